@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
@@ -18,6 +19,7 @@ func (p *planner) address(r *row, queue string) {
 	to := func(exchange, key string) { r.exchange, r.routingKey = &exchange, key }
 	way := p.random.IntN(4)
 	if r.Kind == history.Unroutable {
+		r.Reason = string(outbox.ReasonRetriesExceeded)
 		nowhere := queue + ".nowhere"
 		switch way {
 		case 0, 1:
@@ -100,6 +102,7 @@ func (p *planner) body(r *row) []byte {
 
 // spoil makes a row that the table accepts, but AMQP or the broker does not.
 func (p *planner) spoil(r *row) {
+	r.Reason = string(outbox.ReasonInvalidHeaders)
 	switch p.random.IntN(5) {
 	case 0:
 		r.headers = `{"number": 99999999999999999999}` // beyond 64 bits
@@ -111,6 +114,7 @@ func (p *planner) spoil(r *row) {
 		r.headers = `{"CC": "one-queue"}` // the broker wants a list
 	case 4:
 		r.properties = `{"user_id": "cdc-relay-soak-nobody"}` // the broker accepts only the connection's own user
+		r.Reason = string(outbox.ReasonInvalidProperties)
 	}
 }
 

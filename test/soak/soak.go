@@ -27,7 +27,7 @@ type Options struct {
 	Relays        int
 	Relay         string // the program
 	Rounds        int    // 0: as many as the duration allows
-	Runs          int    // 0: one, with the settings below; else each draws Relays and settings
+	Runs          int    // 0: one, with the settings below; else each run draws Relays and settings
 	Faults        []Fault
 	Hold, Pause   time.Duration
 	Overlap       float64 // 0 to 1

@@ -39,6 +39,8 @@ type Message struct {
 	Discarded bool `json:"discarded,omitempty"`
 	// Content describes everything that must arrive unchanged.
 	Content string `json:"content,omitempty"`
+	// Reason is the failure_reason of a message that cannot be delivered.
+	Reason string `json:"reason,omitempty"`
 }
 
 // Transaction is a transaction that a writer is about to end. Besides its messages it inserts a business row with its

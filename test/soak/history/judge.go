@@ -124,18 +124,20 @@ func (s *state) judgeRows() {
 		if m.tx == nil || m.Discarded || m.tx.fate() == dropped {
 			continue // unexpected, and reported already
 		}
-		switch needless := m.Kind.arrives() && refused < m.tx.endingAt; {
-		case r.DeadLetter && needless:
+		if r.DeadLetter && m.Kind == Unroutable {
+			attempts = cmp.Or(attempts, r.Attempts)
+		}
+		switch calm := refused < m.tx.endingAt; {
+		case r.DeadLetter && m.Kind.arrives() && calm:
 			s.find("needless_dead_letter", r.at,
 				"%s is a dead letter (%s), and nothing since its commit gave the broker a reason to reject it",
 				m, r.describe())
-		case r.DeadLetter && m.Kind == Unroutable:
-			attempts = cmp.Or(attempts, r.Attempts)
-			if r.Reason != "retries_exhausted" || r.Attempts != attempts {
-				s.find("wrong_dead_letter", r.at, "%s is a dead letter (%s), want retries_exhausted after %d attempts",
-					m, r.describe(), attempts)
-			}
-		case r.Attempts > 0 && needless:
+		case r.DeadLetter && r.Reason != m.Reason && calm:
+			s.find("wrong_dead_letter", r.at, "%s is a dead letter (%s), want %s", m, r.describe(), m.Reason)
+		case r.DeadLetter && m.Kind == Unroutable && r.Attempts != attempts:
+			s.find("wrong_dead_letter", r.at, "%s is a dead letter (%s), and another one had %d attempts",
+				m, r.describe(), attempts)
+		case r.Attempts > 0 && m.Kind.arrives() && calm:
 			s.find("needless_attempt", r.at,
 				"%s waits in the outbox (%s), and nothing since its commit gave the broker a reason to reject it",
 				m, r.describe())

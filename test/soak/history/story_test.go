@@ -197,7 +197,11 @@ func messageOf(t testing.TB, words []string, names map[outbox.UUID]string) Messa
 			m.Key, m.Seq = words[i+1], number(t, words[i+2])
 		case "scheduled":
 			m.Kind, m.NotBefore = Scheduled, duration(t, words[i+1])
-		case "unroutable", "impossible", "large", "binary":
+		case "unroutable":
+			m.Kind, m.Reason = Unroutable, "retries_exhausted"
+		case "impossible":
+			m.Kind, m.Reason = Impossible, "invalid_headers"
+		case "large", "binary":
 			m.Kind = Kind(word)
 		case "discarded":
 			m.Discarded = true
