@@ -75,109 +75,88 @@ func (d *digest) pointer(p unsafe.Pointer, to reflect.Type) {
 		d.met[met{p, to}] = n
 	}
 	if d.add(n); !again {
-		hasherOf(to, 0)(d, p)
+		d.value(to, p, 0)
 	}
 }
 
-// hasher hashes the value at an address.
-type hasher func(d *digest, p unsafe.Pointer)
-
-type hashed struct {
-	of      reflect.Type
-	counter int
-}
-
-var hashers = map[hashed]hasher{}
-
-func hasherOf(t reflect.Type, counter int) hasher {
-	known := hashers[hashed{t, counter}]
-	if known == nil {
-		known = newHasher(t, counter)
-		hashers[hashed{t, counter}] = known
-	}
-	return known
-}
-
-func newHasher(t reflect.Type, counter int) hasher {
-	number := func(d *digest, n uint64) {
+// value hashes the value at an address. A counter has the number of its kind.
+func (d *digest) value(t reflect.Type, p unsafe.Pointer, counter int) {
+	number := func(n uint64) {
 		if counter > 0 {
 			d.ranked[counter-1] = append(d.ranked[counter-1], n)
-			return
+		} else {
+			d.add(n)
 		}
-		d.add(n)
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
-		to := t.Elem()
-		return func(d *digest, p unsafe.Pointer) { d.pointer(*(*unsafe.Pointer)(p), to) }
+		d.pointer(*(*unsafe.Pointer)(p), t.Elem())
 	case reflect.Interface: // only of pointers
-		return func(d *digest, p unsafe.Pointer) {
-			if v := reflect.NewAt(t, p).Elem(); !v.IsNil() {
-				d.pointer(v.Elem().UnsafePointer(), v.Elem().Type().Elem())
-			}
+		if v := reflect.NewAt(t, p).Elem(); !v.IsNil() {
+			d.pointer(v.Elem().UnsafePointer(), v.Elem().Type().Elem())
 		}
 	case reflect.Struct:
-		return structHasher(t)
+		d.structure(t, p)
 	case reflect.Slice:
-		each, size := hasherOf(t.Elem(), 0), t.Elem().Size()
-		return func(d *digest, p unsafe.Pointer) {
-			s := (*struct {
-				data unsafe.Pointer
-				len  int
-			})(p)
-			d.add(uint64(s.len))
-			for i := range s.len {
-				each(d, unsafe.Add(s.data, uintptr(i)*size))
-			}
-		}
+		s := (*struct {
+			data unsafe.Pointer
+			len  int
+		})(p)
+		d.add(uint64(s.len))
+		d.several(t.Elem(), s.data, s.len)
 	case reflect.Array:
-		each, size := hasherOf(t.Elem(), 0), t.Elem().Size()
-		return func(d *digest, p unsafe.Pointer) {
-			for i := range t.Len() {
-				each(d, unsafe.Add(p, uintptr(i)*size))
-			}
-		}
+		d.several(t.Elem(), p, t.Len())
 	case reflect.Map:
-		return func(d *digest, p unsafe.Pointer) { d.mapping(reflect.NewAt(t, p).Elem()) }
+		d.mapping(reflect.NewAt(t, p).Elem())
 	case reflect.String:
-		return func(d *digest, p unsafe.Pointer) { d.text(*(*string)(p)) }
+		d.text(*(*string)(p))
 	case reflect.Bool, reflect.Int8, reflect.Uint8:
-		return func(d *digest, p unsafe.Pointer) { number(d, uint64(*(*uint8)(p))) }
+		number(uint64(*(*uint8)(p)))
 	case reflect.Int32, reflect.Uint32:
-		return func(d *digest, p unsafe.Pointer) { number(d, uint64(*(*uint32)(p))) }
+		number(uint64(*(*uint32)(p)))
 	case reflect.Int, reflect.Int64, reflect.Uint64:
-		return func(d *digest, p unsafe.Pointer) { number(d, *(*uint64)(p)) }
+		number(*(*uint64)(p))
 	case reflect.Func, reflect.Chan:
-		return func(*digest, unsafe.Pointer) {}
+	default:
+		panic(fmt.Sprintf("no digest of %s", t))
 	}
-	panic(fmt.Sprintf("no digest of %s", t))
 }
 
-func structHasher(t reflect.Type) hasher {
+func (d *digest) several(each reflect.Type, p unsafe.Pointer, n int) {
+	for i := range n {
+		d.value(each, unsafe.Add(p, uintptr(i)*each.Size()), 0)
+	}
+}
+
+type field struct {
+	of      reflect.Type
+	at      uintptr
+	counter int
+}
+
+// fields are those that are part of the state, of each struct that was met.
+var fields = map[reflect.Type][]field{}
+
+func (d *digest) structure(t reflect.Type, p unsafe.Pointer) {
 	if t == reflect.TypeFor[time.Time]() {
-		return func(d *digest, p unsafe.Pointer) {
-			at := *(*time.Time)(p)
-			if at.IsZero() {
-				d.add(1)
-				return
+		at, age := *(*time.Time)(p), uint64(1)
+		if !at.IsZero() {
+			age = uint64(min(max(at.Sub(d.now), -forgetAfter), forgetAfter))
+		}
+		d.add(age)
+		return
+	}
+	known, met := fields[t]
+	if !met {
+		for i := range t.NumField() {
+			if f := t.Field(i); !strings.Contains(aside, " "+f.Name+" ") && f.Type.Size() > 0 {
+				known = append(known, field{f.Type, f.Offset, counters[f.Name]})
 			}
-			d.add(uint64(min(max(at.Sub(d.now), -forgetAfter), forgetAfter)))
 		}
+		fields[t] = known
 	}
-	type field struct {
-		at   uintptr
-		hash hasher
-	}
-	var fields []field
-	for i := range t.NumField() {
-		if f := t.Field(i); !strings.Contains(aside, " "+f.Name+" ") && f.Type.Size() > 0 {
-			fields = append(fields, field{f.Offset, hasherOf(f.Type, counters[f.Name])})
-		}
-	}
-	return func(d *digest, p unsafe.Pointer) {
-		for _, f := range fields {
-			f.hash(d, unsafe.Add(p, f.at))
-		}
+	for _, f := range known {
+		d.value(f.of, unsafe.Add(p, f.at), f.counter)
 	}
 }
 
@@ -214,7 +193,7 @@ func (d *digest) mapping(v reflect.Value) {
 		return cmp.Or(strings.Compare(a.text, b.text), cmp.Compare(a.number, b.number))
 	})
 	for _, e := range entries {
-		hasherOf(v.Type().Key(), 0)(d, e.key)
-		hasherOf(v.Type().Elem(), 0)(d, e.value)
+		d.value(v.Type().Key(), e.key, 0)
+		d.value(v.Type().Elem(), e.value, 0)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"iter"
 	"math"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -154,14 +153,17 @@ func by(relay int, whats ...stepKind) (steps []step) {
 
 // weight is how late a search takes a step: faults and races come later.
 func (k stepKind) weight() int {
-	switch {
-	case k >= freezes && k != thaws && k < ticks, k == unconfirmed, k == rejected:
-		return 3
-	case k == commitsUnseen, k == commitsScheduled, k == beginsSlowly, k == endsWell:
+	switch k {
+	case unconfirmed, rejected, freezes, dies, losesLock, restarts, failsOver:
+		return faulty
+	case commitsUnseen, commitsScheduled, beginsSlowly, endsWell:
 		return 2
 	}
 	return 1
 }
+
+// faulty is the weight of a fault.
+const faulty = 3
 
 // search is a state: two relays in one world, and what may still happen to them.
 type search struct {
@@ -169,10 +171,6 @@ type search struct {
 	both   [2]*searched
 	left   left
 	failed error
-	// story is who did what, if it is told. Doing is the step that is told; ending: the last ones are told.
-	story  []sentence
-	doing  stepKind
-	ending bool
 }
 
 // left is what may still happen: rows with these keys, faults and waits.
@@ -202,34 +200,34 @@ type step struct {
 	at    int
 }
 
-type stepKind uint8
+type stepKind string
 
 const (
-	commits stepKind = iota
-	commitsUnseen
-	commitsScheduled
-	reveals
-	streams
-	takesLock
-	leads
-	learns
-	begins
-	beginsSlowly
-	continues
-	arrives
-	confirmed
-	unconfirmed
-	rejected
-	settles
-	arrivesLate
-	endsWell
-	freezes
-	thaws
-	dies
-	losesLock
-	restarts
-	failsOver
-	ticks
+	commits          stepKind = "commits a row"
+	commitsUnseen    stepKind = "commits a row that is not visible yet"
+	commitsScheduled stepKind = "commits a scheduled row"
+	reveals          stepKind = "makes all rows visible"
+	streams          stepKind = "streams a transaction"
+	takesLock        stepKind = "takes the lock"
+	leads            stepKind = "leads"
+	learns           stepKind = "learns that it has lost the lock"
+	begins           stepKind = "sweeps the table"
+	beginsSlowly     stepKind = "searches the table, and does not read rows yet"
+	continues        stepKind = "continues its sweep"
+	arrives          stepKind = "has a message that arrives"
+	confirmed        stepKind = "gets a confirm"
+	unconfirmed      stepKind = "loses a confirm"
+	rejected         stepKind = "gets a rejection"
+	settles          stepKind = "settles rows"
+	arrivesLate      stepKind = "has a message that arrives late"
+	endsWell         stepKind = "ends well"
+	freezes          stepKind = "freezes"
+	thaws            stepKind = "wakes up"
+	dies             stepKind = "dies and starts again"
+	losesLock        stepKind = "loses its session"
+	restarts         stepKind = "sees a restart of Postgres"
+	failsOver        stepKind = "sees a failover of Postgres, which loses a row"
+	ticks            stepKind = "waits"
 )
 
 // tick is longer than all times up to RestFor.
@@ -241,11 +239,9 @@ func (violation) Fatalf(format string, args ...any) { panic(violation(fmt.Sprint
 
 // newSearch returns a state in which the search begins. Before its steps, relay A leads and has read the empty table,
 // and relay B stands by.
-func newSearch(begins int) *search { return newStory(begins, nil) }
-
-func newStory(begins int, story []sentence) *search {
+func newSearch(begins int) *search {
 	a, from := emptyModel(), beginnings[begins]
-	s := &search{world: a.world, left: left{from.keys, math.MaxInt, math.MaxInt}, story: story}
+	s := &search{world: a.world, left: left{from.keys, math.MaxInt, math.MaxInt}}
 	s.t = violation("")
 	s.coalescing = from.coalescing
 	a.boot()
@@ -255,7 +251,6 @@ func newStory(begins int, story []sentence) *search {
 	b := a.world.relay()
 	b.launch()
 	s.both = [2]*searched{{model: a, name: "A"}, {model: b, name: "B"}}
-	s.say = s.says
 	s.take(from.steps...)
 	s.left.faults, s.left.waits = 2, 3
 	return s
@@ -430,22 +425,19 @@ func (r *searched) due() bool {
 }
 
 func (s *search) do(step step, r *searched) {
-	s.acting, s.doing = r.model, step.what
+	if s.acting = r.model; step.what.weight() == faulty {
+		s.left.faults--
+	}
 	switch step.what {
 	case commits, commitsUnseen, commitsScheduled:
 		n := len(s.rows)
-		s.tell("", "row %d%s commits%s", n+1, map[bool]string{true: " (key a)"}[s.left.keys[n] != ""], map[stepKind]string{
-			commitsUnseen: ", not yet visible", commitsScheduled: ", scheduled in 2s",
-		}[step.what])
 		r.insert(s.left.keys[n:n+1], []bool{step.what == commitsScheduled})
 		s.txs[len(s.txs)-1].visible = step.what != commitsUnseen
 	case reveals:
-		s.tell("", "all rows are visible")
 		for _, tx := range s.txs {
 			tx.visible = true
 		}
 	case streams:
-		s.tell(r.name, "streams row %d", r.txs[r.streamed].rows[0].id)
 		r.streamNext()
 	case takesLock:
 		r.takeLock()
@@ -455,7 +447,6 @@ func (s *search) do(step step, r *searched) {
 		}
 		r.lead(r.taken)
 	case learns:
-		s.tell(r.name, "learns that it has lost the lock")
 		r.core.EndTerm()
 	case endsWell:
 		r.drop()
@@ -464,68 +455,44 @@ func (s *search) do(step step, r *searched) {
 		r.arrive(s.onTheirWay[step.at])
 		s.onTheirWay = slices.Delete(s.onTheirWay, step.at, step.at+1)
 	case begins:
-		s.tell(r.name, "searches the table (%s)", Sweep(step.at))
 		r.model.sweep(Sweep(step.at), func() {})
 	case beginsSlowly:
-		s.tell(r.name, "searches the table (%s), but does not read rows yet", Sweep(step.at))
 		r.begin(Sweep(step.at), s.seenBy(r))
 	case continues:
-		s.tell(r.name, "continues its search")
 		r.began ^= s.seenBy(r)
 		r.goOn()
 	case arrives:
 		message := r.inFlight[step.at]
 		r.arrive(message)
 		r.arrived = append(r.arrived, message)
-	case confirmed, unconfirmed, rejected:
-		outcome := map[stepKind]outbox.Outcome{confirmed: outbox.Confirmed, unconfirmed: outbox.Unknown, rejected: outbox.Rejected}[step.what]
-		if step.what != confirmed {
-			s.left.faults--
-		}
-		s.tell(r.name, map[stepKind]string{
-			confirmed: "gets the confirm of row %d", unconfirmed: "loses the confirm of row %d", rejected: "gets a rejection of row %d",
-		}[step.what], r.inFlight[step.at].ID)
-		r.resolve(step.at, outcome, outbox.ReasonUnroutable, true)
+	case confirmed:
+		r.resolve(step.at, outbox.Confirmed, "", true)
+	case unconfirmed:
+		r.resolve(step.at, outbox.Unknown, "", true)
+	case rejected:
+		r.resolve(step.at, outbox.Rejected, outbox.ReasonUnroutable, true)
 	case settles:
 		r.settle()
-	case thaws:
-		s.tell(r.name, "wakes up")
-		r.frozen = false
-	case ticks:
-		s.left.waits--
-		waits := tick - time.Duration(step.at)*core.LateAfter
-		s.tell("", "%s pass", waits)
-		s.pass(waits)
-	default:
-		s.left.faults--
-		s.fault(step.what, r)
-	}
-}
-
-func (s *search) fault(what stepKind, r *searched) {
-	switch what {
-	case freezes:
-		s.tell(r.name, "freezes")
-		r.frozen = true
+	case freezes, thaws:
+		r.frozen = step.what == freezes
 	case dies:
-		s.tell(r.name, "dies and starts again")
 		r.drop()
 		r.die()
 		r.frozen, r.buffered = false, 0
 	case losesLock:
-		s.tell("", "Postgres ends the session of relay %s", r.name)
 		s.leave(r)
 	case restarts, failsOver:
 		for _, r := range s.both {
 			s.leave(r)
 		}
-		if what == restarts {
-			s.tell("", "Postgres restarts")
+		if step.what == restarts {
 			s.restart()
 		} else {
-			s.tell("", "Postgres fails over and loses row %d", s.txs[len(s.txs)-1].rows[0].id)
 			s.failOver(1)
 		}
+	case ticks:
+		s.left.waits--
+		s.pass(tick - time.Duration(step.at)*core.LateAfter)
 	}
 }
 
@@ -580,77 +547,20 @@ func (r *searched) drop() {
 	r.sweeping, r.reading, r.between = false, false, func() {}
 }
 
-// sentence is a part of a story: what a relay does, or for nobody, what happens.
-type sentence struct{ who, what string }
-
-func (s *search) tell(who, format string, args ...any) {
-	if s.story == nil {
-		return
-	}
-	what := fmt.Sprintf(format, args...)
-	if last := &s.story[len(s.story)-1]; last.who == who && !s.ending {
-		last.what += ", " + what
-		return
-	}
-	s.story = append(s.story, sentence{who, what})
-}
-
-// acts returns which relay acts.
-func (s *search) acts() string {
-	return map[*model]string{s.both[0].model: "A", s.both[1].model: "B"}[s.acting]
-}
-
-// says tells what the model says.
-func (s *search) says(format string, args ...any) {
-	who := s.acts()
-	if message, ok := strings.CutPrefix(format, "RabbitMQ has "); ok {
-		if s.doing != arrives && !s.ending {
-			return // the confirm says that
-		}
-		format, who = "RabbitMQ has relay "+who+"'s "+message, ""
-	}
-	s.tell(who, format, args...)
-}
-
-// tellSearch tells the steps in words, in ten lines at most.
+// tellSearch returns the steps, and what they do, in lines.
 func tellSearch(begins int, steps []step) string {
-	s := newStory(begins, []sentence{{"", "relay A leads, relay B stands by"}})
-	s.take(steps...)
-	if s.failed == nil {
-		told := len(s.story)
-		s.ending = true
-		s.attempt(s.end)
-		row := regexp.MustCompile(`^row \d`).FindString(s.failed.Error()) // the last sentences about it are told
-		about := slices.DeleteFunc(slices.Clone(s.story[told:]), func(one sentence) bool { return !strings.Contains(one.what, row) })
-		s.story = append(s.story[:told], about[max(len(about)-3, 0):]...)
+	s := newSearch(begins)
+	defer s.stop()
+	var story strings.Builder
+	name := func() string { return map[bool]string{true: "A", false: "B"}[s.acting == s.both[0].model] }
+	s.say = func(format string, args ...any) {
+		fmt.Fprintf(&story, "    relay %s %s\n", name(), fmt.Sprintf(format, args...))
 	}
-	s.stop()
-	var lines []string
-	for _, told := range s.story {
-		if told.who != "" {
-			told.who = "relay " + told.who + " "
-		}
-		for i := range s.rows {
-			row := fmt.Sprint("row ", i+1)
-			told.what = strings.NewReplacer("streams "+row+", publishes "+row, "streams and publishes "+row,
-				"streams "+row+", keeps "+row, "streams "+row+" and keeps it", "streams "+row+", leaves "+row, "streams "+row+" and leaves it",
-				fmt.Sprintf("row %d, reads row", i+1), fmt.Sprintf("row %d and row", i+1)).Replace(told.what)
-		}
-		lines = append(lines, told.who+told.what)
+	for _, step := range steps {
+		fmt.Fprintf(&story, "  %s %s (%d)\n", s.both[step.relay].name, step.what, step.at)
+		s.take(step)
 	}
-	for len(lines) >= 10 {
-		shortest := 0
-		for i := range lines[1:] {
-			if len(lines[i])+len(lines[i+1]) < len(lines[shortest])+len(lines[shortest+1]) {
-				shortest = i
-			}
-		}
-		lines[shortest] += "; " + lines[shortest+1]
-		lines = slices.Delete(lines, shortest+1, shortest+2)
-	}
-	last := s.failed.Error()
-	if strings.Contains(last, "is published") {
-		last = "relay " + s.acts() + ": " + last
-	}
-	return "  " + strings.Join(append(lines, last), "\n  ")
+	story.WriteString("  in the end\n")
+	s.attempt(s.end)
+	return fmt.Sprintf("%s  relay %s: %v", &story, name(), s.failed)
 }
