@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -64,8 +63,7 @@ func numbered(prefix string, n int) []string {
 	return keys
 }
 
-// inOrder checks that every message of each key arrived, and that the first deliveries are in order, except for those of
-// the key free.
+// inOrder checks that every message of each key arrived, and that the first deliveries are in order.
 func (w *world) inOrder(l *ledger, each map[string]int) {
 	w.t.Helper()
 	last, count, seen := make(map[string]int), make(map[string]int), make(map[string]bool)
@@ -76,7 +74,7 @@ func (w *world) inOrder(l *ledger, each map[string]int) {
 			continue
 		}
 		seen[d.MessageId] = true
-		if body.K != free && body.N != last[body.K]+1 {
+		if body.K != "" && body.N != last[body.K]+1 {
 			w.t.Fatalf("key %s: %d arrived after %d", body.K, body.N, last[body.K])
 		}
 		last[body.K] = body.N
@@ -169,13 +167,10 @@ func TestEachKeyArrivesInOrderFromPollingRelays(t *testing.T) {
 	args := []string{"--mode", "poll", "--poll-interval", "50ms", "--max-in-flight", "100"}
 	one, other := w.run(args...), w.run(args...)
 	keys := numbered("k", 20)
-	each := evenly(keys, 60)
-	each[free] = 4000
-	all := 20*60 + each[free]
+	const all = 20*60 + 8*500
 	writers := w.loadKeys(keys, 60, toDefault)
 	for range 8 {
-		w.exec(`INSERT INTO outbox (routing_key, payload)
-			SELECT $1, json_build_object('k', $2::text, 'n', n) FROM generate_series(1, 500) n`, w.queue, free)
+		w.insertMany(500)
 	}
 	w.eventually("some arrive", func() bool { return arrived.distinct() > all/4 })
 	w.eventually("the other is a standby", other.standsBy)
@@ -183,71 +178,9 @@ func TestEachKeyArrivesInOrderFromPollingRelays(t *testing.T) {
 	writers.Wait()
 	w.eventually("all arrive", func() bool { return arrived.distinct() == all })
 	w.emptied()
-	w.inOrder(arrived, each)
+	w.inOrder(arrived, evenly(keys, 60))
 	noDuplicates(t, arrived)
 	if n := value[int](w, `SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1`, w.slot); n != 0 {
 		t.Error("a relay created the slot")
-	}
-}
-
-// insertKeyed inserts rows of a key; the row number bad goes to an exchange that does not exist.
-func (w *world) insertKeyed(key string, from, to, bad int) {
-	w.t.Helper()
-	w.exec(`INSERT INTO outbox (exchange, routing_key, ordering_key, payload)
-		SELECT CASE n WHEN $5 THEN 'nowhere' END, $1, $2::text, json_build_object('k', $2::text, 'n', n)
-		FROM generate_series($3::int, $4::int) n ORDER BY n`, w.queue, key, from, to, bad)
-}
-
-func (w *world) numbers(l *ledger, key string) string {
-	var list []string
-	for _, d := range l.all() {
-		var body keyed
-		if err := json.Unmarshal(d.Body, &body); err == nil && body.K == key {
-			list = append(list, fmt.Sprint(body.N))
-		}
-	}
-	return strings.Join(list, " ")
-}
-
-// The key waits until the dead letter is purged, or requeued and delivered first. Other keys continue, and a restart
-// changes nothing.
-func TestADeadLetterCanBlockItsKey(t *testing.T) {
-	t.Parallel()
-	w, arrived := consuming(t)
-	args := []string{"--on-dead-letter", "block", "--max-retries", "0", "--poll-interval", "50ms"}
-	r := w.run(args...)
-	for _, key := range []string{"purged", "moved"} {
-		w.insertKeyed(key, 1, 4, 2)
-	}
-	w.insertKeyed("other", 1, 4, 0)
-	blocked := func(during string, others string) {
-		t.Helper()
-		w.eventually("the other key goes on "+during, func() bool { return w.numbers(arrived, "other") == others })
-		for _, key := range []string{"purged", "moved"} {
-			if got := w.numbers(arrived, key); got != "1" {
-				t.Errorf("key %s %s: %s arrived, want 1", key, during, got)
-			}
-		}
-	}
-	w.eventually("both are dead-lettered", func() bool { return value[int](w, `SELECT count(*) FROM outbox_dead_letter`) == 2 })
-	blocked("at first", "1 2 3 4")
-	for _, key := range []string{"purged", "moved"} {
-		w.insertKeyed(key, 5, 6, 0) // streamed after waiting rows of the key
-	}
-	w.insertKeyed("other", 5, 5, 0)
-	blocked("with more rows", "1 2 3 4 5")
-	r.stop()
-	w.run(args...)
-	w.insertKeyed("other", 6, 6, 0)
-	blocked("after a restart", "1 2 3 4 5 6")
-
-	w.succeeds("delete", "--state", "dead", "--ordering-key", "purged", "--yes")
-	w.eventually("the purged key continues", func() bool { return w.numbers(arrived, "purged") == "1 3 4 5 6" })
-	w.exec(`UPDATE outbox_dead_letter SET exchange = NULL`)
-	w.succeeds("resend", "--state", "dead", "--ordering-key", "moved")
-	w.emptied()
-	w.eventually("the other key continues", func() bool { return len(w.numbers(arrived, "moved")) >= len("1 2 3 4 5 6") })
-	if got := w.numbers(arrived, "moved"); got != "1 2 3 4 5 6" {
-		t.Errorf("after the requeue, %s arrived", got)
 	}
 }
