@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -40,5 +41,25 @@ func TestAStreamThatLagsIsReportedUntilItCatchesUp(t *testing.T) {
 	s.lags(false, 0x30, 0x20)
 	if text := said(); strings.Count(text, "event=stream_caught_up") != 1 || !strings.Contains(text, "after=") {
 		t.Errorf("after it caught up: %s", text)
+	}
+}
+
+// The stream is then silent, as if nobody wrote.
+func TestAChangedPublicationIsRepaired(t *testing.T) {
+	t.Parallel()
+	i := newInstance(t)
+	r, stop := i.start()
+	defer stop()
+	name := i.config.Names().Publication
+	for _, change := range []string{
+		`ALTER PUBLICATION %s SET (publish = 'delete')`, `ALTER PUBLICATION %s SET TABLE outbox_dead_letter`, `DROP PUBLICATION %s`,
+	} {
+		i.await("the relay streams", func() bool { return r.Health().Role == "streaming" })
+		i.exec(fmt.Sprintf(change, name))
+		i.await("the publication is repaired after "+change, func() (repaired bool) {
+			must(t, i.db.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_publication_tables t JOIN pg_publication p USING (pubname)
+				WHERE pubname = $1 AND tablename = 'outbox' AND pubinsert)`, name).Scan(&repaired))
+			return repaired
+		})
 	}
 }

@@ -111,41 +111,6 @@ func TestASlotWithMissingWALIsRecreated(t *testing.T) {
 	}
 }
 
-// The stream is then silent, as if nobody wrote.
-func TestABrokenPublicationIsNoticedAndFixed(t *testing.T) {
-	services.Thorough(t, "waits for timeouts")
-	t.Parallel()
-	for name, fault := range map[string][]string{
-		"without the table": {`ALTER PUBLICATION {p} SET TABLE other`},
-		"without inserts":   {`ALTER PUBLICATION {p} SET (publish = 'delete')`},
-		// Postgres 18 reports it at the next write; earlier versions end the stream.
-		"gone": {`DROP PUBLICATION {p}`, `INSERT INTO other DEFAULT VALUES`},
-		// The relay notices by itself.
-		"gone, with nobody writing": {`DROP PUBLICATION {p}`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t).setUp()
-			w.exec(`CREATE TABLE other (id bigint GENERATED ALWAYS AS IDENTITY)`)
-			arrived := w.consume(w.queue)
-			r := w.run()
-			w.await(arrived, w.insert(nil))
-			for _, sql := range fault {
-				w.exec(strings.ReplaceAll(sql, "{p}", w.slot))
-			}
-			w.eventually("the relay has repaired the publication", func() bool {
-				return value[bool](w, `SELECT EXISTS (SELECT 1 FROM pg_publication_tables t JOIN pg_publication p ON p.pubname = t.pubname
-					WHERE t.pubname = $1 AND t.tablename = 'outbox' AND p.pubinsert)`, w.slot)
-			})
-			w.await(arrived, w.insert(nil))
-			if !strings.Contains(r.logs(), "the publication ") {
-				t.Error("the log does not say why")
-			}
-			r.noRejections()
-		})
-	}
-}
-
 // Postgres 18 can publish stored ones, and makes others virtual by default.
 func TestGeneratedColumnsAreIgnored(t *testing.T) {
 	if services.SharedPostgres(t).Major() < 18 {
