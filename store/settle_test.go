@@ -179,20 +179,24 @@ func TestAChangedTimeOfARowPreventsAnOldDecision(t *testing.T) {
 	equal(t, "delete needs no time", settledIDs(f.settle(deleted(old[2])).Done), []int64{3})
 }
 
+// Columns of the application are kept if both tables have them.
 func TestDeadLetterKeepsTheRowWithTheReason(t *testing.T) {
 	f := newFixture(t)
+	f.Exec(`ALTER TABLE outbox ADD "Odd "" name" text, ADD alone text, ADD other text, ADD gone text`)
+	f.Exec(`ALTER TABLE outbox_dead_letter ADD other integer, ADD gone text, ADD "Odd "" name" text`)
 	f.Insert(`(routing_key, exchange, ordering_key, payload, headers, properties, redacted_payload, attempts, created_at, last_error,
-			expires_at, max_attempts, coalesce_key)
-		VALUES ('r', 'e', 'k', ' {"a" : 1}', '{"h": 1}', '{"type": "t"}', '{"a": "***"}', 5, '2026-01-01', 'before', '2030-01-01', 9, 'c')`)
+			expires_at, max_attempts, coalesce_key, "Odd "" name", other)
+		VALUES ('r', 'e', 'k', ' {"a" : 1}', '{"h": 1}', '{"type": "t"}', '{"a": "***"}', 5, '2026-01-01', 'before', '2030-01-01', 9, 'c', 'odd', 'x')`)
 	f.Insert(`(routing_key, ordering_key, payload_bytes) VALUES ('r2', 'k2', '\x00ff')`)
 	rows := f.read(0)
 	m, m2 := rows[0], rows[1]
 	m.PossibleDuplicate = true
-	before := tabletest.One[string](f, `SELECT to_jsonb(r) - '{available_at,attempts,possible_duplicate,last_error}'::text[] || '{}' FROM outbox r WHERE id = $1`, m.ID)
-	settled := f.settle(dead(m, true), dead(m2, false))
-	equal(t, "done", settledIDs(settled.Done), []int64{1, 2})
+	before := tabletest.One[string](f, `SELECT to_jsonb(r) - '{available_at,attempts,possible_duplicate,last_error,alone,other,gone}'::text[] || '{}' FROM outbox r WHERE id = $1`, m.ID)
+	equal(t, "done", settledIDs(f.settle(dead(m, true)).Done), []int64{1})
+	f.Exec(`ALTER TABLE outbox_dead_letter DROP gone`)
+	equal(t, "done with fewer columns", settledIDs(f.settle(dead(m2, false)).Done), []int64{2})
 	equal(t, "left", f.IDs("true"), []int64{})
-	after := tabletest.One[string](f, `SELECT to_jsonb(d) - '{attempts,possible_duplicate,last_error,failure_reason,dead_at}'::text[]
+	after := tabletest.One[string](f, `SELECT to_jsonb(d) - '{attempts,possible_duplicate,last_error,failure_reason,dead_at,other}'::text[]
 		FROM outbox_dead_letter d WHERE id = $1`, m.ID)
 	if after != before {
 		t.Errorf("kept %s\nof   %s", after, before)

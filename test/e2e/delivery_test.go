@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/test/services"
@@ -10,7 +11,7 @@ func TestACleanRestartNeitherLosesNorDuplicates(t *testing.T) {
 	w, arrived := consuming(t)
 	const rows = 20_000
 	for i := range 4 {
-		r := w.run()
+		r := w.run("--log-level", "debug")
 		if i%2 == 0 {
 			w.copyRows(rows/4, w.queue)
 		} else {
@@ -18,6 +19,17 @@ func TestACleanRestartNeitherLosesNorDuplicates(t *testing.T) {
 		}
 		w.eventually("some rows arrive", func() bool { return arrived.distinct() > rows/4*i+rows/20 })
 		r.stopsWell()
+		for _, what := range []string{
+			`"event":"postgres_connected","version":"`, `"event":"leader_started"`, `"event":"streaming"`,
+			`"event":"relay_stopping"`, `"event":"relay_stopped"`, "deleted or updated rows",
+		} {
+			if !strings.Contains(r.logs(), what) {
+				t.Errorf("the log has no %s", what)
+			}
+		}
+		if n := strings.Count(r.logs(), "\n"); n > rows/4 {
+			t.Errorf("%d lines for %d messages, want one for each batch", n, rows/4)
+		}
 	}
 	w.run()
 	w.eventually("all rows arrive", func() bool { return arrived.distinct() == rows })

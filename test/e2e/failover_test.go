@@ -103,33 +103,3 @@ func TestTheRelayContinuesWithTheStandbysFailoverSlot(t *testing.T) {
 		t.Error("the slot is not a failover slot any more")
 	}
 }
-
-// The server answers but streams nothing while the standby is down. Rows are then published from the table.
-func TestRowsLeaveWhileAFailoverSlotWaitsForItsStandby(t *testing.T) {
-	services.Thorough(t, "a standby is promoted in the quick run")
-	if services.SharedPostgres(t).Major() < 17 {
-		t.Skip("failover slots came with Postgres 17")
-	}
-	t.Parallel()
-	server := services.PrivatePostgres(t)
-	must(t, "make the standby's slot", server.Exec(t.Context(), "", `SELECT pg_create_physical_replication_slot('standby', true)`))
-	w := newWorldOn(t, server.Database(t), services.VHost(t))
-	w.exec(fmt.Sprintf(`SELECT pg_create_logical_replication_slot('%s', 'pgoutput', false, false, true)`, w.slot))
-	w.setUp()
-	arrived := w.consume(w.queue)
-	r := w.run()
-	w.await(arrived, w.insert(nil))
-	w.eventually("the relay streams", func() bool { return len(linesWith(r.logs(), `"streaming"`)) > 0 })
-	must(t, "wait for a standby that is away", server.Exec(t.Context(), "",
-		`ALTER SYSTEM SET synchronized_standby_slots = 'standby'`, `SELECT pg_reload_conf()`))
-	within(t, "noticing", 10*time.Second, func() { w.await(arrived, w.insert(nil)) })
-	for range 3 {
-		within(t, "delivering", 3*time.Second, func() { w.await(arrived, w.insert(nil)) })
-		within(t, "delivering in order", 7*time.Second, func() { w.await(arrived, w.insert(row{"ordering_key": "k"})) })
-	}
-	must(t, "wait no more", server.Exec(t.Context(), "", `ALTER SYSTEM RESET synchronized_standby_slots`, `SELECT pg_reload_conf()`))
-	w.eventually("the stream has caught up", func() bool { return len(linesWith(r.logs(), "stream_caught_up")) == 1 })
-	within(t, "delivering from the stream", time.Second, func() { w.await(arrived, w.insert(nil)) })
-	r.noRejections()
-	noDuplicates(t, arrived)
-}

@@ -106,8 +106,13 @@ func (w *world) env() []string {
 
 func (w *world) command(args ...string) (output string, code int) {
 	w.t.Helper()
-	stdout, stderr, code := w.outputs(args...)
-	return stdout + stderr, code
+	cmd := exec.CommandContext(w.t.Context(), w.binary, args...)
+	cmd.Env = w.env()
+	out, err := cmd.CombinedOutput()
+	if _, ok := err.(*exec.ExitError); err != nil && !ok {
+		w.t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
 }
 
 func (w *world) succeeds(args ...string) {
@@ -126,20 +131,6 @@ func (w *world) fails(args []string, says ...string) {
 			w.t.Errorf("%s: exit %d, want 1 and %q\n%s", strings.Join(args, " "), code, words, output)
 		}
 	}
-}
-
-// outputs does the same as command, and separates the two outputs.
-func (w *world) outputs(args ...string) (stdout, stderr string, code int) {
-	w.t.Helper()
-	cmd := exec.CommandContext(w.t.Context(), w.binary, args...)
-	cmd.Env = w.env()
-	var out, errs strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	if _, ok := err.(*exec.ExitError); err != nil && !ok {
-		w.t.Fatal(err)
-	}
-	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
 func (w *world) exec(sql string, args ...any) {

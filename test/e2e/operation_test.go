@@ -131,40 +131,16 @@ func mustURL(t *testing.T, text string) *url.URL {
 	return parsed
 }
 
-// The first lines have both servers and the role; at debug, each batch has one line.
-func TestTheLogShowsServersRoleAndBatches(t *testing.T) {
-	t.Parallel()
-	w, arrived := consuming(t)
-	const rows = 2000
-	w.copyRows(rows, w.queue) // before the stream: they are swept
-	r := w.run("--log-level", "debug", "--max-retries", "7")
-	w.emptied()
-	w.copyRows(rows, w.queue) // streamed
-	w.emptied()
-	w.await(arrived, w.insert(nil))
-	w.emptied()
+func TestDeadLetterRetention(t *testing.T) {
+	w := newWorld(t).setUp()
+	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload, dead_at)
+		SELECT i, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '1', now() - interval '2 days' FROM generate_series(1, 1200) i`)
+	w.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
+		VALUES (5000, now(), gen_random_uuid(), 1, 1, 'r', 'nack', '1')`)
+	r := w.run("--dead-letter-retention", "24h")
+	w.eventually("the old dead letters are deleted", func() bool { return w.deadLetters() == 1 })
+	w.eventually("the log has the number", func() bool {
+		return strings.Contains(r.logs(), `"event":"dead_letters_deleted","dead_letters":1200`)
+	})
 	r.stopsWell()
-	first, _, _ := strings.Cut(r.logs(), "\n")
-	for _, field := range []string{`"event":"relay_started"`, `"version":`, `"commit":`, `"postgres":`, `"rabbitmq":`, `"slot":"` + w.slot + `"`, `"max_retries":7`} {
-		if !strings.Contains(first, field) {
-			t.Errorf("the first line has no %s: %s", field, first)
-		}
-	}
-	for _, what := range []string{
-		`"event":"postgres_connected"`, `"event":"broker_connected"`, `"event":"leader_started"`, `"event":"streaming"`,
-		`"event":"relay_stopping"`, `"event":"relay_stopped"`,
-		"publishing streamed rows", "deleted or updated rows", "scanned the table", `"sweep":"backlog"`,
-	} {
-		if len(linesWith(r.logs(), what)) == 0 {
-			t.Errorf("the log has no %s", what)
-		}
-	}
-	for _, connected := range append(linesWith(r.logs(), "postgres_connected"), linesWith(r.logs(), "broker_connected")...) {
-		if !strings.Contains(connected, `"version":"`) || !strings.Contains(connected, `"address":"`) {
-			t.Errorf("version or address of the server are missing: %s", connected)
-		}
-	}
-	if n := strings.Count(r.logs(), "\n"); n > rows {
-		t.Errorf("%d lines for %d messages, want one for each batch", n, 2*rows)
-	}
 }

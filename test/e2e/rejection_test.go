@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -97,42 +96,4 @@ func (w *world) rejectionsCounted(r *relay, rejections []rejection) {
 	for series := range want {
 		w.t.Errorf("%s is not there", series)
 	}
-}
-
-// A restart of RabbitMQ deletes transient queues. Their consumers declare them again seconds after the relay is back.
-func TestAQueueDeclaredAgainAfterAnOutageGetsItsMessagesSoon(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	others := w.consume(w.queue)
-	broker, url := through(t, w.broker)
-	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+url)
-	r := w.run("--max-retries", "0")
-	w.await(others, w.insert(row{"routing_key": w.queue}))
-	broker.Cut()
-	w.eventually("the relay is connected again", func() bool { return len(r.connections()) > 1 })
-	queue := w.queue + "-transient"
-	var ids []string
-	for n := range 20 {
-		key := any(nil)
-		if n%2 == 0 {
-			key = "k"
-		}
-		ids = append(ids, w.insert(row{"routing_key": queue, "ordering_key": key, "payload": fmt.Sprint(n)}))
-	}
-	w.eventually("the messages have found no queue", func() bool {
-		return value[bool](w, `SELECT count(*) FILTER (WHERE last_error LIKE 'unroutable: %') > 10 FROM outbox`)
-	})
-	w.await(others, w.insert(row{"routing_key": w.queue}))
-	if n := value[int](w, `SELECT count(*) FROM outbox WHERE attempts > 0`); n > 0 {
-		t.Errorf("%d rows were charged an attempt", n)
-	}
-	w.declareQueue(queue, nil)
-	arrived := w.consume(queue)
-	within(t, "the retry", time.Minute, func() {
-		for _, id := range ids {
-			w.await(arrived, id)
-		}
-	})
-	w.noDeadLetters()
-	w.noMarks(arrived)
 }

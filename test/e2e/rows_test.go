@@ -83,9 +83,11 @@ func (w *world) awaitDeadLetter(messageID string) deadLetter {
 		FROM outbox_dead_letter WHERE message_id = $1`, messageID)[0]
 }
 
+func (w *world) deadLetters() int { return value[int](w, `SELECT count(*) FROM outbox_dead_letter`) }
+
 func (w *world) noDeadLetters() {
 	w.t.Helper()
-	if n := value[int](w, `SELECT count(*) FROM outbox_dead_letter`); n != 0 {
+	if n := w.deadLetters(); n != 0 {
 		w.t.Errorf("%d dead letters: %s", n, value[string](w,
 			`SELECT string_agg(DISTINCT failure_reason || ' ' || last_error, '; ') FROM outbox_dead_letter`))
 	}

@@ -75,47 +75,6 @@ func TestASlotOwnedByAnotherProgramIsReported(t *testing.T) {
 	arrived.allMarked()
 }
 
-// The second relay names the first, and publishes its own rows.
-func TestASlotOfAnotherOutboxIsReported(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	w.fails([]string{"setup", "--table", "billing"}, "--slot cdc_relay_billing --publication cdc_relay_billing")
-	w.succeeds("setup", "--table", "billing", "--mode", "poll")
-	w.exec(`ALTER PUBLICATION "` + w.slot + `" ADD TABLE billing`) // by hand
-	arrived := w.consume(w.queue)
-	w.run()
-	other := w.start("--table", "billing")
-	w.eventually("the second is not ready, and names the first", func() bool {
-		page, status := other.get("/readyz")
-		return status == 503 && strings.Contains(page, "cdc-relay stream public.outbox") && strings.Contains(page, "no relay of table public.billing")
-	})
-	w.await(arrived, w.insert(nil))
-	w.await(arrived, value[string](w, `INSERT INTO billing (routing_key, payload) VALUES ($1, '1') RETURNING message_id::text`, w.queue))
-	standby := w.run()
-	w.eventually("a standby names the leader", func() bool {
-		page, _ := standby.get("/readyz")
-		return strings.HasPrefix(page, "ready (standby)\n") && strings.Contains(page, "cdc-relay leader")
-	})
-}
-
-// A slot of the same name there does not matter.
-func TestDrainIgnoresSlotsOfOtherDatabases(t *testing.T) {
-	t.Parallel()
-	shop := newWorld(t).setUp()
-	shop.run()
-	test := newWorld(t)
-	test.slot = shop.slot
-	test.succeeds("setup", "--mode", "poll")
-	test.declareQueue(test.queue, nil)
-	test.insertMany(20)
-	if out, code := test.command("drain"); code != 0 || !test.outboxEmpty() {
-		t.Errorf("drain: exit %d, all drained: %v\n%s", code, test.outboxEmpty(), out)
-	}
-	if s := answer[struct{ Slot struct{ Owned bool } }](test, 0, "stats"); s.Slot.Owned {
-		t.Error("stats says that a relay owns the slot")
-	}
-}
-
 // It names the sessions that have locked them.
 func TestDrainFailsIfLockedRowsRemain(t *testing.T) {
 	t.Parallel()
@@ -131,28 +90,6 @@ func TestDrainFailsIfLockedRowsRemain(t *testing.T) {
 	w.streamed()
 	w.broker = broker
 	w.fails([]string{"drain", "--send-timeout", "500ms"}, " leads and does not publish them")
-}
-
-// They stop no relay, whether created in advance or left over.
-func TestUnusedSlotsOfOtherShardNumbersAreIgnored(t *testing.T) {
-	t.Parallel()
-	w, arrived := consuming(t)
-	r := w.run()
-	for _, shard := range []string{"_0_of_2", "_1_of_2"} {
-		w.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, w.slot+shard)
-	}
-	before := w.slotOwner()
-	w.exec(`SELECT pg_catalog.pg_terminate_backend($1)`, before)
-	w.eventually("the relay streams again", func() bool {
-		owner := w.slotOwner()
-		return r.exited() || owner != 0 && owner != before && r.says("/readyz", "ready (streaming)\n")
-	})
-	if r.exited() {
-		t.Fatal("the relay has ended")
-	}
-	r.stopsWell()
-	w.run()
-	w.await(arrived, w.insert(nil))
 }
 
 // The relay publishes from the table until there is room.
@@ -228,34 +165,5 @@ func TestARoleWithoutReplicationStopsTheRelayAtStart(t *testing.T) {
 	}
 	if log := r.logs(); !strings.Contains(log, "may not replicate") {
 		t.Errorf("the log does not say what is missing:\n%s", log)
-	}
-}
-
-// The server waits for every open transaction before the slot is ready, and lists the slot meanwhile.
-func TestRowsArePublishedWhileTheSlotIsCreated(t *testing.T) {
-	services.Thorough(t, "rows leave without a stream in the quick run")
-	t.Parallel()
-	server := services.PrivatePostgres(t)
-	w := newWorldOn(t, server.Database(t), services.VHost(t)).setUp()
-	w.exec(`SELECT pg_drop_replication_slot($1)`, w.slot)
-	end := w.holding(`SELECT pg_current_xact_id()`)
-	arrived := w.consume(w.queue)
-	r := w.start()
-	w.eventually("the slot is being created", func() bool {
-		return value[bool](w, `SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1 AND active)`, w.slot)
-	})
-	for _, fields := range []row{nil, {"ordering_key": "k"}, {"ordering_key": "k"}} {
-		w.await(arrived, w.insert(fields))
-	}
-	id := w.insert(row{"ordering_key": "k"})
-	if out, code := w.command("drain"); code != 0 || !w.outboxEmpty() {
-		t.Errorf("drain: exit %d\n%s", code, out)
-	}
-	w.await(arrived, id)
-	end()
-	within(t, "streaming", 20*time.Second, w.streamed)
-	w.await(arrived, w.insert(nil))
-	if n := arrived.unmarkedDuplicates(); n != 0 || r.exited() {
-		t.Errorf("%d duplicates are not marked; the relay has ended: %v", n, r.exited())
 	}
 }

@@ -58,29 +58,6 @@ func TestScheduledRowsLeaveWithinAPollIntervalOfTheirTime(t *testing.T) {
 	w.noMarks(arrived)
 }
 
-func TestScheduledRowsWaitForTheirTimeAcrossARestart(t *testing.T) {
-	t.Parallel()
-	w, arrived := consuming(t)
-	r := w.run("--poll-interval", "100ms")
-	at := value[time.Time](w, `SELECT clock_timestamp() + interval '1500 ms'`)
-	id := w.insert(row{"available_at": at, "ordering_key": "k"})
-	behind := w.insert(row{"ordering_key": "k"})
-	never := w.insert(row{"available_at": "infinity"})
-	r.stop()
-	w.run("--poll-interval", "100ms")
-	w.await(arrived, behind)
-	times := w.arrivals(arrived)
-	if early := at.Sub(times[id]); early > time.Millisecond {
-		t.Errorf("the message arrived %s before its time", early)
-	}
-	if times[behind].Before(times[id]) {
-		t.Error("a later message of its key overtook it")
-	}
-	if arrived.count(never) != 0 || value[int](w, `SELECT count(*) FROM outbox WHERE available_at = 'infinity'`) != 1 {
-		t.Error("a row with the time infinity was changed")
-	}
-}
-
 // It exits with 0 if the table is empty, and with 1 if the broker is down.
 func TestDrainPublishesWaitingRowsAndExits(t *testing.T) {
 	t.Parallel()
@@ -106,29 +83,6 @@ func TestDrainPublishesWaitingRowsAndExits(t *testing.T) {
 	w.eventually("all have arrived", func() bool { return arrived.distinct() == 3001 })
 	noDuplicates(t, arrived)
 	w.noDeadLetters()
-}
-
-// The slot of that relay was dropped before the drain.
-func TestDrainMarksRowsThatARelayMayHavePublished(t *testing.T) {
-	t.Parallel()
-	w, arrived := consuming(t)
-	r := w.run()
-	w.exec(`CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
-	w.exec(`CREATE TRIGGER no BEFORE DELETE ON outbox FOR EACH ROW EXECUTE FUNCTION no()`)
-	w.insertMany(20) // all at once: a relay that cannot delete rows soon stops publishing
-	w.eventually("all have arrived", func() bool { return arrived.distinct() == 20 })
-	r.kill()
-	w.eventually("its sessions have ended", func() bool { // a DELETE that it has sent must still meet the trigger
-		return value[bool](w, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity
-			WHERE datname = current_database() AND application_name LIKE 'cdc-relay%')`)
-	})
-	w.exec(`DROP TRIGGER no ON outbox`)
-	w.eventually("the slot is dropped", func() bool {
-		return w.tryExec(`SELECT pg_drop_replication_slot($1)`, w.slot) == nil
-	})
-	w.succeeds("drain")
-	w.eventually("they have arrived again", func() bool { return arrived.duplicates() == 20 })
-	arrived.allMarked()
 }
 
 // It publishes the rows that waited at its start, and leaves the others to a relay that streams meanwhile.

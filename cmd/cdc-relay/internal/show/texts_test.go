@@ -74,3 +74,12 @@ func TestExplainSaysThatARowExpires(t *testing.T) {
 		}
 	}
 }
+
+func TestExplainSaysThatRetriesHaveNoLimit(t *testing.T) {
+	s := Surroundings{Settings: Settings{Config: &relay.Config{MaxRetries: relay.UnlimitedRetries}}}
+	for limit, maxAttempts := range map[string]*int{"--max-retries unlimited": nil, "max_attempts 0": new(0)} {
+		if got := s.tries(7, maxAttempts); got != "if rejected, again without a limit ("+limit+")" {
+			t.Error(got)
+		}
+	}
+}
