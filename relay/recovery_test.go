@@ -18,11 +18,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
-	amqp "github.com/rabbitmq/amqp091-go"
+	rabbit "github.com/rabbitmq/amqp091-go"
 
-	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
-	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // seedsVariable has the first and the last seed of more random states, such as 7-7 or 1-500.
@@ -122,10 +120,6 @@ func pick[T any](random *rand.Rand, of ...T) T { return of[random.IntN(len(of))]
 type recovery struct {
 	*instance
 	*tableState
-	channel  *amqp.Channel
-	queue    string
-	arrived  []int64
-	marks    map[int64]bool
 	messages map[int64][2]string // the rows as they were inserted, without and with the time
 }
 
@@ -138,12 +132,7 @@ func recovers(t *testing.T, s *tableState) {
 		}
 	})
 	t.Parallel()
-	r := &recovery{instance: newInstance(t), tableState: s, queue: services.Name(t), marks: make(map[int64]bool), messages: make(map[int64][2]string)}
-	r.channel, err = services.DialAMQP(t, r.amqp).Channel()
-	if err == nil {
-		_, err = r.channel.QueueDeclare(r.queue, true, false, false, false, nil)
-	}
-	must(t, err)
+	r := &recovery{instance: newInstance(t), tableState: s, messages: make(map[int64][2]string)}
 	r.config.BackoffTime, r.config.MaxBackoff = time.Millisecond, time.Hour
 	r.config.MaxRetries, r.config.BatchSize, r.config.MaxInFlight = s.MaxRetries, s.BatchSize, s.InFlight
 	if s.Block {
@@ -208,13 +197,6 @@ func (r *recovery) drain() (wait func()) {
 		if err := await.Receive(r.t, "the drain ends", ended); err != nil {
 			r.t.Errorf("drain: %v", err)
 		}
-	}
-}
-
-func (r *recovery) exec(sql string, args ...any) {
-	r.t.Helper()
-	if _, err := r.db.Exec(r.t.Context(), sql, args...); err != nil {
-		r.t.Fatalf("%s: %v", sql, err)
 	}
 }
 
@@ -337,18 +319,8 @@ func (r *recovery) ends() map[int64]string {
 	var end string
 	_, err := pgx.ForEachRow(rows, []any{&id, &end}, func() error { add(id, end); return nil })
 	must(r.t, err)
-	for {
-		d, ok, err := r.channel.Get(r.queue, true)
-		must(r.t, err)
-		if !ok {
-			break
-		}
-		_, _ = fmt.Sscan(string(d.Body), &id)
-		r.arrived = append(r.arrived, id)
-		r.marks[id] = d.Headers[outbox.PossibleDuplicateHeader] == true
-	}
-	for _, id := range r.arrived {
-		add(id, "published")
+	for _, d := range r.deliveries() {
+		add(idIn(d), "published")
 	}
 	for _, row := range r.Rows {
 		if ends[row.ID] == "" {
@@ -358,25 +330,35 @@ func (r *recovery) ends() map[int64]string {
 	return ends
 }
 
+// idIn returns the id of a row, which is its payload.
+func idIn(d rabbit.Delivery) (id int64) {
+	_, _ = fmt.Sscan(string(d.Body), &id)
+	return id
+}
+
 // check compares marks, the order of keys, and the rows that wait.
 func (r *recovery) check() {
-	dead := make(map[int64]bool)
+	dead, published := make(map[int64]bool), make(map[int64]bool)
 	rows, _ := r.db.Query(r.t.Context(), `SELECT id, coalesce(possible_duplicate, false) FROM outbox_dead_letter WHERE failure_reason <> 'older'`)
 	var id int64
 	var is bool
 	_, err := pgx.ForEachRow(rows, []any{&id, &is}, func() error { dead[id] = is; return nil })
 	must(r.t, err)
 	busy, newest := await.Busy(), make(map[string]int64)
+	for _, d := range r.deliveries() {
+		published[idIn(d)] = isMarked(d)
+	}
 	for _, row := range r.Rows {
 		marked, certain := r.tableState.marked(row)
-		for _, marks := range []map[int64]bool{r.marks, dead} {
+		for _, marks := range []map[int64]bool{published, dead} {
 			is, there := marks[row.ID]
 			if there && is != marked && certain && (marked || !busy && row.Fault != "exchange") {
 				r.t.Errorf("row %d is marked: %t, want %t", row.ID, is, marked)
 			}
 		}
 	}
-	for _, id := range r.arrived {
+	for _, d := range r.deliveries() {
+		id := idIn(d)
 		row := r.Rows[slices.IndexFunc(r.Rows, func(row stateRow) bool { return row.ID == id })]
 		if last, ok := newest[row.Key]; ok && row.Key != "" && last > id {
 			r.t.Errorf("key %s: row %d arrived after %d", row.Key, id, last)

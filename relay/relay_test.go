@@ -3,12 +3,14 @@ package relay
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	rabbit "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -27,16 +29,12 @@ type instance struct {
 	amqp   string
 	queue  string
 	mu     sync.Mutex
-	perID  map[string]int
-	marked int // arrived as possible duplicates
+	all    []rabbit.Delivery
 }
 
 func newInstance(t *testing.T) *instance {
 	t.Helper()
-	i := &instance{
-		t: t, config: DefaultConfig(), amqp: services.VHost(t), queue: services.Name(t),
-		perID: map[string]int{},
-	}
+	i := &instance{t: t, config: DefaultConfig(), amqp: services.VHost(t), queue: services.Name(t)}
 	i.config.DatabaseURL = tabletest.Database(t)
 	i.config.Slot = services.Name(t)
 	i.config.PollInterval = 50 * time.Millisecond
@@ -63,10 +61,7 @@ func (i *instance) consume() {
 	done.Go(func() {
 		for d := range deliveries {
 			i.mu.Lock()
-			i.perID[d.MessageId]++
-			if d.Headers[outbox.PossibleDuplicateHeader] == true {
-				i.marked++
-			}
+			i.all = append(i.all, d)
 			i.mu.Unlock()
 		}
 	})
@@ -76,17 +71,23 @@ func (i *instance) consume() {
 	})
 }
 
-func (i *instance) arrived() int {
+// deliveries returns all that have arrived, in order.
+func (i *instance) deliveries() []rabbit.Delivery {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return len(i.perID)
+	return slices.Clone(i.all)
 }
 
-func (i *instance) arrivedMarked() int {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.marked
+// arrived counts the messages that have arrived.
+func (i *instance) arrived() int {
+	ids := make(map[string]bool)
+	for _, d := range i.deliveries() {
+		ids[d.MessageId] = true
+	}
+	return len(ids)
 }
+
+func isMarked(d rabbit.Delivery) bool { return d.Headers[outbox.PossibleDuplicateHeader] == true }
 
 // start runs a relay; stop drains it.
 func (i *instance) start() (r *Relay, stop func()) {

@@ -26,7 +26,7 @@ func (i *instance) told(sql string) (text string) {
 func (i *instance) exec(sql string, args ...any) {
 	i.t.Helper()
 	if _, err := i.db.Exec(i.t.Context(), sql, args...); err != nil {
-		i.t.Fatal(err)
+		i.t.Fatalf("%s: %v", sql, err)
 	}
 }
 

@@ -3,13 +3,18 @@ package relay
 import (
 	"bytes"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/cdc-relay/cdc-relay/internal/event"
 	"github.com/cdc-relay/cdc-relay/outbox"
+	"github.com/cdc-relay/cdc-relay/outboxtest"
 	"github.com/cdc-relay/cdc-relay/publish"
 )
 
@@ -159,5 +164,39 @@ func TestAMessageThatAloneHasNoAnswerWaitsLongerEachTime(t *testing.T) {
 	}
 	if waits("3u"); waits("3u") != 0 {
 		t.Error("a message waits in an outage")
+	}
+}
+
+// It charges no attempt, and recovers by itself.
+func TestAPublisherThatNeverAnswersIsAnOutage(t *testing.T) {
+	i := newInstance(t)
+	i.config.Mode = ModePoll
+	i.load(2)
+	var answers atomic.Bool
+	publisher := outboxtest.NewPublisher(func(*outbox.Message) outbox.Result {
+		if answers.Load() {
+			return outbox.Result{}
+		}
+		return outbox.Result{Outcome: outbox.Unknown, Detail: "the target says nothing"}
+	})
+	var log bytes.Buffer
+	r := i.new(publisher, slog.NewTextHandler(&log, nil), prometheus.NewRegistry())
+	stop := i.run(r)
+	i.await("the relay is not ready, and says why", func() bool {
+		return slices.ContainsFunc(r.Health().Parts, func(p Part) bool {
+			return p.Name == "publisher" && !p.Ready && strings.Contains(p.Detail, "the target says nothing")
+		})
+	})
+	var attempts int
+	if err := i.db.QueryRow(t.Context(), `SELECT sum(attempts) FROM outbox`).Scan(&attempts); err != nil || attempts != 0 {
+		t.Errorf("%d attempts were charged, %v", attempts, err)
+	}
+	answers.Store(true)
+	i.await("the messages leave and the relay is ready", func() bool { return i.rowsLeft() == 0 && r.Health().Ready })
+	stop()
+	for _, name := range []event.Name{event.PublisherFailing, event.PublisherRecovered} {
+		if !strings.Contains(log.String(), "event="+string(name)) {
+			t.Errorf("the log has no event %s:\n%s", name, &log)
+		}
 	}
 }
