@@ -66,7 +66,6 @@ type world struct {
 	slot     string
 	db       *pgxpool.Pool
 	settings []string // more environment variables of the relay
-	stdout   *os.File // of the relay; nil: discarded
 	ledgers  []*ledger
 	relays   []*relay
 }
@@ -88,7 +87,6 @@ func newWorldOn(t *testing.T, database, broker string) *world {
 	return w
 }
 
-// setUp creates tables, publication and slot, and the queue.
 func (w *world) setUp() *world {
 	w.t.Helper()
 	w.succeeds("setup")
@@ -224,7 +222,6 @@ type relay struct {
 	log  bytes.Buffer
 }
 
-// with is the same world, with one more environment variable for its relays.
 func (w *world) with(setting string) *world {
 	other := *w
 	other.settings = append(slices.Clone(w.settings), setting)
@@ -247,9 +244,6 @@ func (w *world) start(args ...string) *relay {
 	r := &relay{w: w, done: make(chan struct{})}
 	r.cmd = exec.Command(w.binary, append([]string{"run", "--log-format", "json"}, args...)...)
 	r.cmd.Env = w.env()
-	if w.stdout != nil {
-		r.cmd.Stdout = w.stdout
-	}
 	stderr, err := r.cmd.StderrPipe()
 	must(w.t, "make a pipe", err)
 	must(w.t, "start the relay", r.cmd.Start())
@@ -258,8 +252,6 @@ func (w *world) start(args ...string) *relay {
 	w.t.Cleanup(func() {
 		log := r.logs() // without the goroutines below
 		if w.t.Failed() && !r.exited() {
-			metrics, _ := r.get("/metrics")
-			w.t.Logf("metrics of the relay that are not 0:\n%s", counted(metrics))
 			_ = r.cmd.Process.Signal(syscall.SIGQUIT) // it prints its goroutines
 		} else {
 			_ = r.cmd.Process.Kill()
@@ -279,17 +271,6 @@ func (w *world) start(args ...string) *relay {
 	w.relays = append(w.relays, r)
 	r.http = await.Receive(w.t, "the relay says where it listens", address)
 	return r
-}
-
-// counted returns the relay's metrics that are not 0, without the buckets of histograms.
-func counted(metrics string) string {
-	var lines []string
-	for _, line := range linesWith(metrics, "cdc_relay_") {
-		if !strings.HasPrefix(line, "#") && !strings.HasSuffix(line, " 0") && !strings.Contains(line, "_bucket{") {
-			lines = append(lines, line)
-		}
-	}
-	return strings.Join(lines, "\n")
 }
 
 func (r *relay) readLog(from io.Reader, address chan<- string) {
@@ -338,17 +319,11 @@ func (r *relay) get(path string) (body string, status int) {
 	return string(b), response.StatusCode
 }
 
-func (r *relay) page() string {
-	page, _ := r.get("/readyz")
-	return page
-}
-
 func (r *relay) ready() bool {
 	_, status := r.get("/readyz")
 	return status == http.StatusOK
 }
 
-// metric returns the value of a series; 0 if it does not exist.
 func (r *relay) metric(series string) float64 {
 	body, _ := r.get("/metrics")
 	for line := range strings.Lines(body) {

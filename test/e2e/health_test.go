@@ -18,20 +18,9 @@ func (r *relay) awaitNotReady(most time.Duration, line string) {
 			return status == 503 && strings.HasPrefix(page, "not ready") && strings.Contains(page, "\n"+line)
 		})
 	})
-	r.w.t.Log(r.lineOf("/readyz", line))
 	if page, status := r.get("/livez"); status != 200 {
 		r.w.t.Errorf("the relay is not live: %s", page)
 	}
-}
-
-func (r *relay) lineOf(path, begin string) string {
-	page, _ := r.get(path)
-	for line := range strings.Lines(page) {
-		if strings.HasPrefix(line, begin) {
-			return strings.TrimSpace(line)
-		}
-	}
-	return ""
 }
 
 // noticeTime is how long a relay may stay ready while a part of it is stuck.

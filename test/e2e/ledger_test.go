@@ -45,7 +45,6 @@ func (w *world) consume(queue string) *ledger {
 	return l
 }
 
-// consuming returns a world that is set up, and the ledger of its queue.
 func consuming(t *testing.T) (*world, *ledger) {
 	t.Helper()
 	w := newWorld(t).setUp()
@@ -68,7 +67,6 @@ func (l *ledger) add(d amqp.Delivery) {
 	}
 }
 
-// onlyCount drops deliveries from now on and only counts them.
 func (l *ledger) onlyCount() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,46 +19,35 @@ func linesWith(text, what string) (found []string) {
 	return found
 }
 
-// through connects the relay to a server through a proxy.
-func through(t *testing.T, address string) (*services.Proxy, string) {
-	t.Helper()
-	parsed := mustURL(t, address)
-	proxy := services.NewProxy(t, parsed.Host)
-	parsed.Host = proxy.Addr()
-	return proxy, parsed.String()
-}
-
-// throughKinds does the same with a proxy that distinguishes kinds of connections to Postgres.
-func throughKinds(t *testing.T, address string) (*services.Proxy, string) {
-	t.Helper()
-	parsed := mustURL(t, address)
-	proxy, err := services.StartProxy(parsed.Host, services.PostgresKinds)
-	must(t, "start a proxy", err)
-	t.Cleanup(proxy.Close)
-	parsed.Host = proxy.Addr()
-	return proxy, parsed.String()
-}
-
-// behindItsOwnProxy is the same world for a relay with its own proxy to Postgres.
-func (w *world) behindItsOwnProxy() (*world, *services.Proxy) {
+// behindBroker is the same world, whose relays reach RabbitMQ through a proxy.
+func (w *world) behindBroker() (*world, *services.Proxy) {
 	w.t.Helper()
-	proxy, address := throughKinds(w.t, w.database)
-	return w.with("CDC_RELAY_DATABASE_URL=" + address), proxy
+	return w.behind("CDC_RELAY_AMQP_URL", w.broker, nil)
+}
+
+// behindPostgres does the same for Postgres: the proxy distinguishes kinds of connections.
+func (w *world) behindPostgres() (*world, *services.Proxy) {
+	w.t.Helper()
+	return w.behind("CDC_RELAY_DATABASE_URL", w.database, services.PostgresKinds)
+}
+
+func (w *world) behind(variable, address string, kinds services.Sorter) (*world, *services.Proxy) {
+	w.t.Helper()
+	parsed := mustURL(w.t, address)
+	proxy, err := services.StartProxy(parsed.Host, kinds)
+	must(w.t, "start a proxy", err)
+	w.t.Cleanup(proxy.Close)
+	parsed.Host = proxy.Addr()
+	return w.with(variable + "=" + parsed.String()), proxy
 }
 
 // stalled is a relay with messages in flight at a broker that no longer answers.
-func stalled(t *testing.T, args ...string) (*world, *relay, *services.Proxy, *ledger) {
+func stalled(t *testing.T, args ...string) (*proxied, *relay) {
 	t.Helper()
-	w, arrived := consuming(t)
-	proxy, address := through(t, w.broker)
-	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+address)
-	r := w.run(args...)
-	w.await(arrived, w.insert(nil))
-	w.emptied()
-	proxy.BlackHole()
-	w.copyRows(100, w.queue)
-	w.eventually("messages are in flight", func() bool { return r.metric("cdc_relay_messages_in_flight") > 0 })
-	return w, r, proxy, arrived
+	p := newProxied(t)
+	r := p.works(args...)
+	p.unanswered(r, 100, 1)
+	return p, r
 }
 
 // The exit code is that of the signal.
@@ -67,7 +56,7 @@ func TestASecondSignalEndsTheRelayAtOnce(t *testing.T) {
 	for signal, want := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130} {
 		t.Run(signal.String(), func(t *testing.T) {
 			t.Parallel()
-			w, r, proxy, arrived := stalled(t)
+			w, r := stalled(t)
 			r.signal(syscall.SIGTERM)
 			w.eventually("the relay is stopping", func() bool { return len(linesWith(r.logs(), "stopping")) > 0 })
 			within(t, "ending", 3*time.Second, func() {
@@ -82,10 +71,10 @@ func TestASecondSignalEndsTheRelayAtOnce(t *testing.T) {
 			if said := "cdc-relay: second " + signal.String() + ": exiting at once"; !strings.Contains(r.logs(), said) {
 				t.Errorf("the output does not contain %q", said)
 			}
-			proxy.Resume()
+			w.rabbit.Resume()
 			w.run()
-			w.eventually("all arrive", func() bool { return arrived.distinct() == 101 })
-			arrived.allMarked()
+			w.eventually("all arrive", func() bool { return w.arrived.distinct() == 101 })
+			w.arrived.allMarked()
 		})
 	}
 }
@@ -93,35 +82,35 @@ func TestASecondSignalEndsTheRelayAtOnce(t *testing.T) {
 // The next relay publishes the messages in flight, marked.
 func TestShutdownEndsInTimeWhileTheBrokerIsStalled(t *testing.T) {
 	t.Parallel()
-	w, r, proxy, arrived := stalled(t, "--shutdown-timeout", "1s")
+	w, r := stalled(t, "--shutdown-timeout", "1s")
 	within(t, "stopping", 4*time.Second, func() {
 		r.stopsWell()
 	})
-	if n := value[int](w, `SELECT count(*) FROM outbox`); n != 100 {
+	if n := value[int](w.world, `SELECT count(*) FROM outbox`); n != 100 {
 		t.Errorf("%d rows wait, want 100", n)
 	}
 	w.noAttempts()
-	proxy.Resume()
+	w.rabbit.Resume()
 	w.run()
-	w.eventually("all arrive", func() bool { return arrived.distinct() == 101 })
-	arrived.allMarked()
+	w.eventually("all arrive", func() bool { return w.arrived.distinct() == 101 })
+	w.arrived.allMarked()
 	w.noDeadLetters()
 }
 
 // The broker answers before the timeout, and no message is published twice.
 func TestShutdownWaitsForMessagesInFlight(t *testing.T) {
 	t.Parallel()
-	w, r, proxy, arrived := stalled(t)
+	w, r := stalled(t)
 	r.signal(syscall.SIGTERM)
 	w.eventually("the relay is stopping", func() bool { return len(linesWith(r.logs(), "stopping")) > 0 })
-	proxy.Resume()
+	w.rabbit.Resume()
 	if code := r.exit(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	w.run()
-	w.eventually("all arrive", func() bool { return arrived.distinct() == 101 })
+	w.eventually("all arrive", func() bool { return w.arrived.distinct() == 101 })
 	w.emptied()
-	noDuplicates(t, arrived)
+	noDuplicates(t, w.arrived)
 }
 
 func mustURL(t *testing.T, text string) *url.URL {

@@ -157,30 +157,3 @@ func TestARejectedKeyDelaysNoOther(t *testing.T) {
 	w.inOrder(arrived, each)
 	w.noDeadLetters()
 }
-
-// One leads without a slot, and stops while the other stands by.
-func TestEachKeyArrivesInOrderFromPollingRelays(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	w.exec(`SELECT pg_drop_replication_slot($1)`, w.slot)
-	arrived := w.consume(w.queue)
-	args := []string{"--mode", "poll", "--poll-interval", "50ms", "--max-in-flight", "100"}
-	one, other := w.run(args...), w.run(args...)
-	keys := numbered("k", 20)
-	const all = 20*60 + 8*500
-	writers := w.loadKeys(keys, 60, toDefault)
-	for range 8 {
-		w.insertMany(500)
-	}
-	w.eventually("some arrive", func() bool { return arrived.distinct() > all/4 })
-	w.eventually("the other is a standby", other.standsBy)
-	one.stopsWell()
-	writers.Wait()
-	w.eventually("all arrive", func() bool { return arrived.distinct() == all })
-	w.emptied()
-	w.inOrder(arrived, evenly(keys, 60))
-	noDuplicates(t, arrived)
-	if n := value[int](w, `SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1`, w.slot); n != 0 {
-		t.Error("a relay created the slot")
-	}
-}

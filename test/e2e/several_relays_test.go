@@ -7,25 +7,18 @@ import (
 	"time"
 )
 
-func leaderOf(relays []*relay) *relay {
-	for _, r := range relays {
-		if !r.exited() && r.metric("cdc_relay_slot_held") == 1 {
-			return r
-		}
-	}
-	return nil
-}
-
 func (w *world) leader(relays []*relay) (leader *relay) {
 	w.t.Helper()
 	w.eventually("a relay streams", func() bool {
-		leader = leaderOf(relays)
+		i := slices.IndexFunc(relays, func(r *relay) bool { return !r.exited() && r.metric("cdc_relay_slot_held") == 1 })
+		if i >= 0 {
+			leader = relays[i]
+		}
 		return leader != nil
 	})
 	return leader
 }
 
-// runMany starts relays on one slot and waits until one streams and the others are standbys.
 func (w *world) runMany(n int, args ...string) []*relay {
 	w.t.Helper()
 	var relays []*relay

@@ -9,7 +9,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// newSharded is a world with the slots of this many shards.
 func newSharded(t *testing.T, shards int) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -27,16 +26,6 @@ func (w *world) setUpShards(n int) {
 	}
 }
 
-// runShards starts each relays for each shard.
-func (w *world) runShards(shards, each int, args ...string) [][]*relay {
-	w.t.Helper()
-	all := make([][]*relay, shards)
-	for shard := range all {
-		all[shard] = w.runMany(each, w.ofShard(shard, shards, args)...)
-	}
-	return all
-}
-
 func (w *world) ofShard(shard, of int, args []string) []string {
 	return append([]string{"--shard", fmt.Sprintf("%d/%d", shard, of)}, args...)
 }
@@ -47,12 +36,18 @@ func TestEachShardPublishesItsOwnRows(t *testing.T) {
 	const shards, inFlight = 4, 200
 	w := newSharded(t, shards)
 	args := []string{"--max-in-flight", fmt.Sprint(inFlight), "--poll-interval", "200ms"}
-	relays := w.runShards(shards, 2, args...)
+	relays := make([][]*relay, shards)
+	for shard := range relays {
+		relays[shard] = w.runMany(2, w.ofShard(shard, shards, args)...)
+	}
 	// Separate queues: the order within one is known.
-	plain, ordered := w.consume(w.queue), w.consumeKeys()
+	keyed := w.queue + "_keys"
+	w.declareQueue(keyed, nil)
+	w.bindExchange(keyed, "fanout", keyed, "")
+	plain, ordered := w.consume(w.queue), w.consume(keyed)
 	keys := numbered("k", 40)
 	each := evenly(keys, 60)
-	slow := w.loadKeys(keys, 60, ordered.exchange)
+	slow := w.loadKeys(keys, 60, func(string) any { return keyed })
 	load := w.write(2)
 	kills := 0
 	for range sized(1, 4) {
@@ -74,7 +69,7 @@ func TestEachShardPublishesItsOwnRows(t *testing.T) {
 	load.more(200)
 	load.allArrive(plain, kills*inFlight)
 	w.eventually("all keyed ones arrive", func() bool { return ordered.distinct() == len(keys)*60 })
-	w.inOrder(ordered.ledger, each)
+	w.inOrder(ordered, each)
 	ordered.allMarked()
 	for shard, pair := range relays {
 		published := 0.0
@@ -87,22 +82,6 @@ func TestEachShardPublishesItsOwnRows(t *testing.T) {
 		}
 	}
 }
-
-// keyedLedger records messages with keys, in a queue of their own.
-type keyedLedger struct {
-	*ledger
-	name string
-}
-
-func (w *world) consumeKeys() keyedLedger {
-	w.t.Helper()
-	name := w.queue + "_keys"
-	w.declareQueue(name, nil)
-	w.bindExchange(name, "fanout", name, "")
-	return keyedLedger{w.consume(name), name}
-}
-
-func (l keyedLedger) exchange(string) any { return l.name }
 
 // The number is changed under load, as docs/scaling.md says. Rows wait in the table meanwhile; duplicates are marked.
 func TestChangingTheNumberOfShardsLosesNothing(t *testing.T) {
@@ -144,19 +123,6 @@ func TestAnotherSlotOfTheTableIsRejectedWhileOneStreams(t *testing.T) {
 	w, arrived := consuming(t)
 	other := services.Name(t)
 	w.succeeds("setup", "--slot", other) // nobody streams yet
-	// Both may see each other, and try again.
-	both := []*relay{w.start(), w.start("--slot", other, "--publication", w.slot)}
-	for range 50 {
-		w.await(arrived, w.insert(nil))
-	}
-	for _, r := range both {
-		r.signal(syscall.SIGTERM)
-		r.exit()
-	}
-	noDuplicates(t, arrived)
-	if t.Failed() {
-		return
-	}
 	r := w.run()
 	poller := w.run("--mode", "poll", "--slot", other, "--poll-interval", "20ms")
 	for _, args := range [][]string{

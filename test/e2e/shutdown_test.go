@@ -23,14 +23,11 @@ type proxied struct {
 
 func newProxied(t *testing.T) *proxied {
 	t.Helper()
-	w := newWorld(t).setUp()
-	postgres, databaseURL := throughKinds(t, w.database)
-	rabbit, amqpURL := through(t, w.broker)
-	w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+amqpURL, "CDC_RELAY_DATABASE_URL="+databaseURL)
+	w, postgres := newWorld(t).setUp().behindPostgres()
+	w, rabbit := w.behindBroker()
 	return &proxied{world: w, postgres: postgres, rabbit: rabbit}
 }
 
-// works runs a relay whose messages arrive in p.arrived.
 func (p *proxied) works(args ...string) *relay {
 	p.t.Helper()
 	if p.arrived == nil {
@@ -50,14 +47,13 @@ func (r *relay) inFlight(atLeast int) {
 }
 
 // unanswered fills the relay's window with messages that the broker does not answer.
-func (p *proxied) unanswered(r *relay, window int) {
+func (p *proxied) unanswered(r *relay, rows, window int) {
 	p.t.Helper()
 	p.rabbit.BlackHole()
-	p.copyRows(5000, p.queue)
+	p.copyRows(rows, p.queue)
 	r.inFlight(window)
 }
 
-// locked holds an exclusive lock on the outbox until the test ends or release is called.
 func (w *world) locked() (release func()) {
 	w.t.Helper()
 	return w.holding(`LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE`)
@@ -103,13 +99,13 @@ func TestTheRelayStopsInTimeDuringAnyFault(t *testing.T) {
 		},
 		"both black-holed": func(p *proxied) *relay {
 			r := p.works(args...)
-			p.unanswered(r, 200)
+			p.unanswered(r, 5000, 200)
 			p.postgres.BlackHole()
 			return r
 		},
 		"table locked": func(p *proxied) *relay {
 			r := p.works(args...)
-			p.unanswered(r, 200)
+			p.unanswered(r, 5000, 200)
 			p.locked()
 			p.rabbit.Resume()
 			return r

@@ -42,11 +42,6 @@ func (w *world) takeSlot(application string) (pid int) {
 	return int(conn.PID())
 }
 
-func (w *world) slotOwner() int {
-	w.t.Helper()
-	return value[int](w, `SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
-}
-
 // The relay publishes from the table meanwhile.
 func TestASlotOwnedByAnotherProgramIsReported(t *testing.T) {
 	t.Parallel()
@@ -66,7 +61,7 @@ func TestASlotOwnedByAnotherProgramIsReported(t *testing.T) {
 		t.Errorf("the log says %q", said)
 	}
 	w.fails([]string{"check"}, "which is no relay of table public.outbox")
-	if owner := w.slotOwner(); owner != pid { // it reports rarely, as pg_recvlogical and Debezium do
+	if owner := value[int](w, `SELECT coalesce(max(active_pid), 0) FROM pg_replication_slots WHERE slot_name = $1`, w.slot); owner != pid { // it reports rarely, as pg_recvlogical and Debezium do
 		t.Errorf("process %d owns the slot, want %d", owner, pid)
 	}
 	w.exec(`SELECT pg_catalog.pg_terminate_backend($1)`, pid) // as the hint says
@@ -155,7 +150,7 @@ func TestARoleWithoutReplicationStopsTheRelayAtStart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t).setUp()
 	w.as("", "SELECT, UPDATE, DELETE ON outbox", "SELECT ON SEQUENCE outbox_id_seq", "ALL ON outbox_dead_letter, outbox_migrations")
-	one, toPostgres := w.behindItsOwnProxy()
+	one, toPostgres := w.behindPostgres()
 	toPostgres.Only(services.Replication).Refuse()
 	r := one.start()
 	r.awaitNotReady(5*time.Second, "stream: not ready, not streaming: stream is down")

@@ -78,29 +78,6 @@ func TestOutagesOfPostgresLoseNothing(t *testing.T) {
 			r.noRejections()
 		})
 	}
-
-	t.Run("fast shutdown with a stalled broker", func(t *testing.T) {
-		w := world(t)
-		arrived := w.consume(w.queue)
-		proxy, address := through(t, w.broker)
-		w.settings = append(w.settings, "CDC_RELAY_AMQP_URL="+address)
-		r := w.run("--max-in-flight", "200")
-		w.await(arrived, w.insert(nil))
-		proxy.BlackHole()
-		w.copyRows(5000, w.queue)
-		w.eventually("messages are in flight", func() bool { return r.metric("cdc_relay_messages_in_flight") >= 200 })
-		within(t, "pg_ctl stop -m fast", 4*time.Second, func() {
-			must(t, "stop", server.Stop(t.Context(), services.Fast))
-		})
-		must(t, "start", server.Start(t.Context()))
-		w.db.Reset()
-		proxy.Resume()
-		w.eventually("all arrive", func() bool { return arrived.distinct() == 5001 })
-		w.emptied()
-		w.noDeadLetters()
-		arrived.allMarked()
-		r.noRejections()
-	})
 }
 
 // No attempt is charged, rows wait in the table, and no WAL is retained.

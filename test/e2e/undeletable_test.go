@@ -54,28 +54,8 @@ func TestPublishingStopsWhileRowsCannotBeDeleted(t *testing.T) {
 	}
 }
 
-func TestTheRelayWorksWithAReadOnlyByDefaultRole(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t).setUp()
-	role := w.asRelay()
-	w.exec(`ALTER ROLE ` + role + ` SET default_transaction_read_only = on`)
-	arrived := w.consume(w.queue)
-	r := w.run()
-	ids := []string{w.insert(nil), w.insert(row{"ordering_key": "k"}), w.insert(row{"available_at": "-infinity"})}
-	for _, id := range ids {
-		w.await(arrived, id)
-	}
-	w.emptied()
-	if n := arrived.duplicates(); n != 0 || strings.Contains(r.logs(), "read-only") {
-		t.Errorf("%d messages arrived twice", n)
-	}
-	w.insert(row{"exchange": "nowhere", "attempts": 100})
-	w.eventually("a dead letter", func() bool { return w.deadLetters() == 1 })
-	w.succeeds("resend", "--state", "dead", "--all")
-}
-
-// A relay with this role also creates what is missing.
-func TestSetupWorksWithAReadOnlyByDefaultRole(t *testing.T) {
+// The relay also creates what is missing.
+func TestARoleThatReadsOnlyByDefaultSetsUpAndPublishes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.declareQueue(w.queue, nil)
@@ -92,8 +72,17 @@ func TestSetupWorksWithAReadOnlyByDefaultRole(t *testing.T) {
 	w.exec(`DROP PUBLICATION ` + w.slot)
 	r := w.run()
 	w.eventually("the relay streams", func() bool { return r.metric("cdc_relay_slot_held") == 1 })
-	w.await(arrived, w.insert(nil))
+	for _, fields := range []row{nil, {"ordering_key": "k"}, {"available_at": "-infinity"}} {
+		w.await(arrived, w.insert(fields))
+	}
+	w.insert(row{"exchange": "nowhere", "attempts": 100})
+	w.eventually("a dead letter", func() bool { return w.deadLetters() == 1 })
+	w.succeeds("resend", "--state", "dead", "--all")
 	r.stop()
+	if n := arrived.duplicates(); n != 0 || strings.Contains(r.logs(), "read-only") {
+		t.Errorf("%d messages arrived twice", n)
+	}
+	w.exec(`DELETE FROM outbox`)
 	w.succeeds("teardown", "--yes", "--tables")
 	w.succeeds("setup", "--tables-only")
 }
@@ -112,7 +101,6 @@ func (w *world) asRelay() (role string) {
 	return w.as("REPLICATION", "SELECT, INSERT, UPDATE, DELETE ON outbox, outbox_dead_letter", "SELECT ON SEQUENCE outbox_id_seq", "SELECT, UPDATE ON outbox_migrations", "pg_read_all_stats")
 }
 
-// insertUntil inserts at least n rows, and more until a condition is true.
 func (w *world) insertUntil(n int, condition func() bool) {
 	w.t.Helper()
 	w.copyRows(n, w.queue)
@@ -120,23 +108,4 @@ func (w *world) insertUntil(n int, condition func() bool) {
 		w.insert(nil)
 		return condition()
 	})
-}
-
-// A person has locked a row with FOR UPDATE and left. Its message was published; the row is deleted when the lock is
-// released.
-func TestALockedRowDelaysNoOther(t *testing.T) {
-	t.Parallel()
-	p := newProxied(t)
-	r := p.works("--max-in-flight", "200")
-	p.rabbit.BlackHole()
-	p.insertMany(100)
-	r.inFlight(100)
-	release := p.holding(`SELECT 1 FROM outbox ORDER BY id LIMIT 1 FOR UPDATE`)
-	p.rabbit.Resume()
-	p.insertMany(2000)
-	p.eventually("all arrive", func() bool { return p.arrived.distinct() == 2101 })
-	p.eventually("all other rows are deleted", func() bool { return value[int](p.world, `SELECT count(*) FROM outbox`) == 1 })
-	release()
-	p.emptied()
-	noDuplicates(t, p.arrived)
 }
