@@ -8,6 +8,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
+	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
@@ -98,7 +99,7 @@ func TestEveryStatementWorksWithUnusualDatabaseSettings(t *testing.T) {
 	everyStatement(f, open(t, f.URL, store.Options{Table: tabletest.Name()}), "outbox")
 }
 
-func TestClaimsDoNotFailUnderSerializableByDefault(t *testing.T) {
+func TestSettleDoesNotFailUnderSerializableByDefault(t *testing.T) {
 	f := newFixture(t)
 	f.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''serializable''', current_database()); END $$`)
 	s := open(t, f.URL, store.Options{Table: tabletest.Name()})
@@ -106,18 +107,15 @@ func TestClaimsDoNotFailUnderSerializableByDefault(t *testing.T) {
 	f.Plain(1)
 	m := f.read(0)[0]
 	tx := tabletest.Begin(t, f.Conn, `UPDATE outbox SET last_error = 'touched'`)
-	waiting, done := contextUntil(t, func() bool {
-		var n int
-		return tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks l JOIN pg_locks o USING (pid) WHERE NOT l.granted AND l.locktype = 'transactionid'
-			AND o.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.transactionid = (SELECT backend_xid FROM pg_stat_activity WHERE pid = pg_backend_pid())`).Scan(&n) != nil || n > 0
-	})
-	defer done()
 	settled := make(chan error, 1)
 	go func() {
 		_, err := s.Settle(t.Context(), []outbox.Settlement{deleted(m)})
 		settled <- err
 	}()
-	<-waiting.Done()
+	await.Until(t, "the delete waits", func() bool {
+		return tabletest.One[bool](f, `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE wait_event_type = 'Lock' AND datname = current_database())`)
+	})
 	tabletest.End(t, tx.Commit)
 	if err := <-settled; err != nil {
 		t.Errorf("a delete that had to wait: %v", err)

@@ -1,9 +1,7 @@
 package store_test
 
 import (
-	"context"
 	"math"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +12,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/store"
-	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
@@ -87,7 +84,6 @@ func retried(m *outbox.Message, delay time.Duration) outbox.Settlement {
 	return outbox.Settlement{Message: m, Rejected: true, Decision: outbox.Decision{Action: outbox.Retry, Delay: delay, Detail: "nack: no"}}
 }
 
-// noRoom is the settlement of a message for which the publisher had no room.
 func noRoom(m *outbox.Message) outbox.Settlement {
 	return outbox.Settlement{Message: m, Decision: outbox.Decision{Action: outbox.Retry, Delay: time.Hour}}
 }
@@ -119,19 +115,6 @@ func equal(t testing.TB, what string, got, want []int64) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%s: %v, want %v", what, got, want)
 	}
-}
-
-func contextUntil(t *testing.T, condition func() bool) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(t.Context(), await.Hang())
-	finished := make(chan struct{})
-	go func() {
-		defer close(finished)
-		for ctx.Err() == nil && !condition() {
-			runtime.Gosched()
-		}
-		cancel()
-	}()
-	return ctx, func() { cancel(); <-finished }
 }
 
 func quoteForDo(s string) string { return strings.ReplaceAll(s, "'", "''") }

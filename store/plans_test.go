@@ -137,7 +137,6 @@ func scansAll(plan string, walks bool) bool {
 	return false
 }
 
-// wantNoScanAsItFills leaves an analyzed table with rows.
 func (p *planned) wantNoScanAsItFills() {
 	p.Helper()
 	p.wantNoScan("empty")
@@ -161,44 +160,4 @@ func TestNoStatementScansTheTable(t *testing.T) {
 	p.wantNoScan("emptied, analyzed")
 	p.Exec(`VACUUM ANALYZE outbox`)
 	p.wantNoScan("emptied, vacuumed")
-}
-
-// A statement that runs often keeps its plan, even a plan for an empty table.
-func TestPlansMadeForAnEmptyTableDoNotScanAFullOne(t *testing.T) {
-	p := newPlanned(t)
-	for range 8 { // from the sixth run on a plan may be kept
-		p.runAll()
-	}
-	p.Fill(tabletest.Rows)
-	p.Exec(`BEGIN`)
-	defer p.Exec(`ROLLBACK`)
-	before := p.scanned()
-	p.runAll()
-	if n := p.scanned() - before; n != 0 {
-		t.Errorf("%d rows were read by scans of the tables", n)
-	}
-}
-
-func (p *planned) runAll() {
-	p.Helper()
-	for name, sql := range p.statements() {
-		rows, err := p.Conn.Query(p.Context(), sql, p.args[name]...)
-		if err != nil {
-			p.Fatalf("%s: %v", name, err)
-		}
-		rows.Close()
-		if err := rows.Err(); err != nil {
-			p.Fatalf("%s: %v", name, err)
-		}
-	}
-}
-
-// scanned returns how many rows sequential scans have read in this transaction, or shortly before it.
-func (p *planned) scanned() (rows int64) {
-	p.Helper()
-	const read = `SELECT sum(seq_tup_read)::bigint FROM pg_stat_xact_user_tables WHERE relname LIKE 'outbox%'`
-	if err := p.Conn.QueryRow(p.Context(), read).Scan(&rows); err != nil {
-		p.Fatal(err)
-	}
-	return rows
 }

@@ -1,11 +1,8 @@
 package store_test
 
 import (
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgcode"
 	"github.com/cdc-relay/cdc-relay/migrations"
@@ -291,40 +288,6 @@ func TestAFormerlyLockedRowIsSettledSeparately(t *testing.T) {
 	settled := f.settle(dead(m[0], true), locked)
 	equal(t, "done", settledIDs(settled.Done), []int64{1, 2})
 	equal(t, "gone", settledIDs(settled.Gone), []int64{})
-}
-
-func TestABatchMayContainEveryAction(t *testing.T) {
-	f := newFixture(t)
-	f.Plain(3)
-	m := f.read(0)
-	settled := f.settle(dead(m[2], true), retried(m[1], time.Hour), deleted(m[0]))
-	if len(settled.Done) != 3 {
-		t.Errorf("%+v", settled)
-	}
-	equal(t, "left", f.IDs("true"), []int64{2})
-	if settled := f.settle(); settled.Done != nil || settled.Gone != nil {
-		t.Errorf("an empty batch: %+v", settled)
-	}
-}
-
-func TestSettleStopsWithItsContext(t *testing.T) {
-	f := newFixture(t)
-	f.Plain(1)
-	tx, err := f.Conn.BeginTx(t.Context(), pgx.TxOptions{})
-	must(t, err)
-	tabletest.Run(t, tx, `SELECT 1 FROM outbox FOR UPDATE`)
-	m := f.read(0)[0]
-	locked := func() bool { // the delete waits for our row lock
-		var n int
-		return tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks l JOIN pg_locks o USING (pid) WHERE NOT l.granted AND l.locktype = 'transactionid'
-			AND o.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.transactionid = (SELECT backend_xid FROM pg_stat_activity WHERE pid = pg_backend_pid())`).Scan(&n) == nil && n > 0
-	}
-	ctx, cancel := contextUntil(t, locked)
-	defer cancel()
-	_, err = f.store.Settle(ctx, []outbox.Settlement{deleted(m)})
-	if err == nil || !strings.Contains(err.Error(), "public.outbox") {
-		t.Errorf("err = %v", err)
-	}
 }
 
 // Another relay asks with the same lock, and is no caller.

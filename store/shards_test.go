@@ -69,7 +69,6 @@ func TestSweepsReadOnlyRowsOfTheirShard(t *testing.T) {
 	}
 }
 
-// sweepOnce returns the ids of the rows that the finds return.
 func (p *planned) sweepOnce(sql statements) map[string]bool {
 	p.Helper()
 	found := map[string]bool{}
