@@ -38,7 +38,6 @@ const aside = " t name relays acting Wake Room Doubted Log "
 // forgetAfter is the age after which times are equal.
 const forgetAfter = 30 * time.Second
 
-// digestOf returns the hash of what the pointers point to.
 func digestOf(now time.Time, pointers ...any) uint64 {
 	d := &digest{now: now, met: make(map[met]uint64, 64)}
 	for _, pointer := range pointers {

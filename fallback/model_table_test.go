@@ -277,7 +277,6 @@ func (w *world) quiesce() {
 	}
 }
 
-// finish is a round of quiesce.
 func (m *model) finish(round int) {
 	kinds := []Sweep{Due, Backlog, Keys, Keys, Keys}
 	m.acting = m
@@ -324,7 +323,6 @@ func (m *model) drained() bool {
 		len(m.pending) == 0 && len(m.hidden) == 0 && m.unheard == nil
 }
 
-// lostNothing checks that each row was delivered, or is gone for a reason.
 func (w *world) lostNothing() {
 	for _, row := range w.rows {
 		if w.delivered[row.id] == 0 && !w.dead[row.id] && !w.expired[row.id] && !w.coalesced[row.id] && !w.lost[row.id] {
@@ -333,7 +331,6 @@ func (w *world) lostNothing() {
 	}
 }
 
-// empty checks that an idle core remembers nothing.
 func (m *model) empty() {
 	for n := 0; m.remembers() != "" && n < 8; n++ { // each round may look up a single key of each list
 		for _, kind := range []Sweep{Backlog, Keys, Keys, Keys} {
@@ -348,7 +345,6 @@ func (m *model) empty() {
 	}
 }
 
-// remembers returns what the core of a relay remembers.
 func (m *model) remembers() string {
 	v, keys := m.core.View(), 0
 	if len(m.relays) > 1 && !m.leads() {

@@ -167,7 +167,6 @@ func (m *model) boot() {
 	m.lead(m.now.Add(time.Duration(len(m.rows)%2)*time.Second - core.RestFor)) // others may have led before
 }
 
-// launch starts a relay process.
 func (m *model) launch() {
 	m.core = core.New(m.limits, core.Policy{
 		MaxRetries: modelMaxRetries, BackoffTime: modelBackoff, MaxBackoff: time.Minute, DropExpired: m.drops,
@@ -198,7 +197,6 @@ func (m *model) rest() {
 	}
 }
 
-// takeLock takes the lock of the table, if no relay has it.
 func (m *model) takeLock() {
 	if m.holder == nil {
 		m.say("takes the lock")
@@ -218,7 +216,6 @@ func (m *model) lead(free time.Time) {
 	m.stream()
 }
 
-// stream begins a stream at the current WAL position.
 func (m *model) stream() {
 	if m.streamed, m.server = len(m.txs), m.restarts; !m.polls {
 		m.core.StreamBegan(m.wal, m.restarts)
@@ -226,7 +223,6 @@ func (m *model) stream() {
 	}
 }
 
-// leads reports whether the relay has the lock and knows it.
 func (m *model) leads() bool { return m.holder == m && m.core.View().Leader }
 
 // askForLock proves that this relay has the lock, or notices that it has lost it, or takes it.
@@ -272,7 +268,6 @@ func (w *world) restart() {
 	w.restarts++
 }
 
-// commit ends a transaction.
 func (m *model) commit(tx *modelTx) {
 	m.lastXID++
 	tx.xid, tx.lsn, tx.server = m.lastXID, m.wal+10, m.restarts
@@ -316,7 +311,6 @@ func (m *model) hasExpired(row *modelRow) bool {
 	return !row.expires.IsZero() && !row.expires.After(m.now)
 }
 
-// superseded reports whether a newer row with the same coalesce key and ordering key is visible.
 func (m *model) superseded(row *modelRow) bool {
 	return row.coalesce != "" && slices.ContainsFunc(m.visible(), func(n *modelRow) bool {
 		return n.coalesce == row.coalesce && n.key == row.key && n.id > row.id
@@ -425,7 +419,6 @@ func (m *model) isOlder(message *outbox.Message) bool {
 	return message.XID == 0 && message.ID <= m.begun
 }
 
-// arrive delivers a message to the broker.
 func (m *model) arrive(message *outbox.Message) {
 	m.keepBatch(message)
 	mark := message.PossibleDuplicate || !message.TakenAt.IsZero() && m.now.Sub(message.TakenAt) > core.RestFor
@@ -449,7 +442,6 @@ func (m *model) arrive(message *outbox.Message) {
 	m.firsts[key] = append(m.firsts[key], message.ID)
 }
 
-// resolve ends one flight.
 func (m *model) resolve(i int, outcome outbox.Outcome, reason outbox.Reason, took bool) {
 	message := m.inFlight[i]
 	m.inFlight = slices.Delete(m.inFlight, i, i+1)
@@ -526,7 +518,6 @@ func (m *model) commitSettled() {
 	}
 }
 
-// hearSettled reports the results to the core.
 func (m *model) hearSettled() {
 	if written := m.unheard; written != nil {
 		m.unheard, m.hidden = nil, written.hidden
@@ -565,7 +556,6 @@ func (m *model) write(row *modelRow, s outbox.Settlement) {
 	}
 }
 
-// pass lets time pass.
 func (w *world) pass(d time.Duration) { w.now = w.now.Add(d) }
 
 // endWell ends the process of a leader, if nothing of it is on its way, and starts it again.
@@ -600,7 +590,6 @@ func (m *model) die() {
 	m.launch()
 }
 
-// snapshot returns what a query that starts now can see.
 func (m *model) snapshot() pgsnapshot.Snapshot {
 	xmin := uint64(m.lastXID) + 1
 	var running []string

@@ -12,15 +12,13 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 )
 
-// newestTable is a table of many scheduled rows with the ids 1 to scheduled, and some fresh rows. A statement takes a
+// newestTable is a table of a million scheduled rows, and some fresh rows. A statement takes a
 // microsecond for each id that it scans.
 type newestTable struct {
-	Table     // the other methods are not called
-	scheduled int64
-	last      int64
-	fresh     map[int64]time.Time // when it was committed
-	now       time.Time
-	scanned   int64
+	dueTable
+	last    int64
+	fresh   map[int64]time.Time // when it was committed
+	scanned int64
 }
 
 func (n *newestTable) FindNewest(_ context.Context, from, upTo int64, limit int) (found []outbox.Candidate, err error) {
@@ -34,10 +32,6 @@ func (n *newestTable) FindNewest(_ context.Context, from, upTo int64, limit int)
 		}
 	}
 	return found, nil
-}
-
-func (n *newestTable) FindKeys(context.Context, *string, int, int, int64) ([]outbox.Run, pgsnapshot.Snapshot, error) {
-	return nil, pgsnapshot.Snapshot{}, nil
 }
 
 func (n *newestTable) NextDue(context.Context) (time.Duration, error) { return time.Hour, nil }
@@ -62,7 +56,7 @@ func TestScheduledRowsDelayNoNewRow(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			began := time.Unix(1_000_000, 0)
-			table := &newestTable{scheduled: scheduled, last: scheduled, fresh: map[int64]time.Time{}, now: began}
+			table := &newestTable{dueTable: dueTable{now: began}, last: scheduled, fresh: map[int64]time.Time{}}
 			var worst time.Duration
 			s := polling(table, &table.now, func(id int64) {
 				worst = max(worst, table.now.Sub(table.fresh[id]))
@@ -125,7 +119,7 @@ func TestABacklogDelaysNoNewRow(t *testing.T) {
 	for name, key := range map[string]*string{"without a key": nil, "with a key": &key} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Unix(1_000_000, 0)
-			table := &longTable{now: began, last: 120_000, key: key, fresh: map[int64]time.Time{}}
+			table := &longTable{dueTable: dueTable{now: began}, last: 120_000, key: key, fresh: map[int64]time.Time{}}
 			var worst time.Duration
 			leaves := func(id int64) {
 				if at, fresh := table.fresh[id]; fresh {
@@ -154,7 +148,6 @@ func TestABacklogDelaysNoNewRow(t *testing.T) {
 // longTable has a backlog of rows without a key that leave at 1,000 a second, and new rows with a key or without.
 type longTable struct {
 	dueTable
-	now        time.Time
 	last, read int64
 	key        *string
 	fresh      map[int64]time.Time

@@ -10,7 +10,6 @@ import (
 
 const poll = time.Second
 
-// streaming is the state of a healthy leader with nothing to do.
 func streaming() Role {
 	return Role{View: core.View{Leader: true, Live: true, Ready: true}, Sweeps: true}
 }

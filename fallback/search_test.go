@@ -143,7 +143,6 @@ var beginnings = []beginning{
 	{name: "a row that a newer one replaces", keys: []string{"", "a", "a"}, coalescing: true, steps: slices.Concat(by(0, commits, commits, commits), takeover)},
 }
 
-// by returns steps of a relay.
 func by(relay int, whats ...stepKind) (steps []step) {
 	for _, what := range whats {
 		steps = append(steps, step{what: what, relay: relay})
@@ -256,7 +255,6 @@ func newSearch(begins int) *search {
 	return s
 }
 
-// take takes steps until one fails.
 func (s *search) take(steps ...step) {
 	for _, step := range steps {
 		if s.failed == nil {
@@ -265,7 +263,6 @@ func (s *search) take(steps ...step) {
 	}
 }
 
-// attempt records the violation in a step.
 func (s *search) attempt(do func()) {
 	defer func() {
 		switch failed := recover().(type) {
@@ -282,7 +279,6 @@ func (s *search) attempt(do func()) {
 	}
 }
 
-// end lets everything leave.
 func (s *search) end() {
 	for _, r := range s.both {
 		r.frozen = false
@@ -320,7 +316,6 @@ func (r *searched) looks() []int {
 	return []int{map[bool]int{true: 1}[r.holder == r.model], r.streamed, len(r.inFlight), len(r.pending)}
 }
 
-// steps returns what can happen next.
 func (s *search) steps() (steps []step) {
 	add := func(relay int, whats ...stepKind) {
 		for _, what := range whats {
@@ -379,7 +374,6 @@ func (s *search) steps() (steps []step) {
 	return steps
 }
 
-// steps adds what a running relay can do.
 func (r *searched) steps(i int, steps *[]step, add func(int, ...stepKind)) {
 	knows := r.core.View().Leader
 	switch {
@@ -513,7 +507,6 @@ func (s *search) seenBy(r *searched) uint64 {
 
 type abandoned struct{}
 
-// begin begins a sweep.
 func (r *searched) begin(kind Sweep, state uint64) {
 	r.began = state
 	r.resume, r.abandon = iter.Pull(func(yield func(struct{}) bool) {
@@ -547,7 +540,6 @@ func (r *searched) drop() {
 	r.sweeping, r.reading, r.between = false, false, func() {}
 }
 
-// tellSearch returns the steps, and what they do, in lines.
 func tellSearch(begins int, steps []step) string {
 	s := newSearch(begins)
 	defer s.stop()

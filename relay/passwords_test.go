@@ -93,24 +93,15 @@ func TestPasswordsChangeWhileRelaysRun(t *testing.T) {
 	}
 	for _, r := range relays {
 		i.await("a relay names both files", func() bool {
-			var all strings.Builder
-			for _, part := range r.Health().Parts {
-				all.WriteString(part.Detail)
-			}
-			return !r.Health().Ready && strings.Contains(all.String(), postgres.file+", written 20") &&
-				strings.Contains(all.String(), rabbitmq.file+", written 20")
+			all := fmt.Sprint(r.Health().Parts)
+			return !r.Health().Ready && strings.Contains(all, postgres.file+", written 20") && strings.Contains(all, rabbitmq.file+", written 20")
 		})
 	}
 	i.load(20)
 	postgres.write(postgres.file, "")
 	rabbitmq.write(rabbitmq.file, rabbitmq.url.Scheme+"://"+user+":sec")
 	i.await("a relay names the empty file", func() bool {
-		for _, part := range relays[0].Health().Parts {
-			if strings.Contains(part.Detail, postgres.file+": is empty") {
-				return true
-			}
-		}
-		return false
+		return strings.Contains(fmt.Sprint(relays[0].Health().Parts), postgres.file+": is empty")
 	})
 	postgres.put("second")
 	rabbitmq.put("second")

@@ -292,7 +292,6 @@ func (r *recovery) leaveTraces() (release func()) {
 	return func() { kill(held) }
 }
 
-// reaches waits until each row has come to one of these ends.
 func (r *recovery) reaches(want map[int64][]string) {
 	r.t.Helper()
 	var wrong string
@@ -308,7 +307,6 @@ func (r *recovery) reaches(want map[int64][]string) {
 	}, func() string { return wrong })
 }
 
-// ends returns what has become of each row.
 func (r *recovery) ends() map[int64]string {
 	rows, _ := r.db.Query(r.t.Context(), `
 		SELECT id, CASE WHEN last_error IS NULL THEN 'waits' ELSE 'retries' END FROM outbox

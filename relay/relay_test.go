@@ -71,14 +71,12 @@ func (i *instance) consume() {
 	})
 }
 
-// deliveries returns all that have arrived, in order.
 func (i *instance) deliveries() []rabbit.Delivery {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return slices.Clone(i.all)
 }
 
-// arrived counts the messages that have arrived.
 func (i *instance) arrived() int {
 	ids := make(map[string]bool)
 	for _, d := range i.deliveries() {
@@ -104,7 +102,6 @@ func (i *instance) publisher() publish.Publisher {
 	return publisher
 }
 
-// new returns a relay that does not run.
 func (i *instance) new(publisher publish.Publisher, log slog.Handler, registry prometheus.Registerer) *Relay {
 	i.t.Helper()
 	r, err := New(i.config, publisher, slog.New(log), registry)

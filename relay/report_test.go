@@ -14,7 +14,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/publishtest"
 )
 
-// told reads one value of the table of relays.
 func (i *instance) told(sql string) (text string) {
 	i.t.Helper()
 	rows, _ := i.db.Query(i.t.Context(), "SELECT coalesce(string_agg(("+sql+")::text, ' ' ORDER BY since), '') FROM outbox_relay")

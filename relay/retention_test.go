@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/publish/amqp"
+	"github.com/cdc-relay/cdc-relay/outboxtest"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
@@ -23,10 +23,8 @@ func slowTable(t *testing.T, table string) (*tabletest.Tables, *Relay) {
 	f.Exec(`CREATE TRIGGER slow AFTER DELETE ON ` + table + ` REFERENCING OLD TABLE AS gone
 		FOR EACH STATEMENT EXECUTE FUNCTION slow()`)
 	config := DefaultConfig()
-	config.DatabaseURL, config.Table, config.DeadLetterRetention = f.URL, tabletest.Name(), 24*time.Hour
-	publisher, err := amqp.New(amqp.Config{URL: "amqp://localhost", MaxInFlight: config.MaxInFlight})
-	must(t, err)
-	r, err := New(config, publisher, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	config.DatabaseURL, config.DeadLetterRetention = f.URL, 24*time.Hour
+	r, err := New(config, outboxtest.NewPublisher(nil), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	must(t, err)
 	t.Cleanup(r.Close)
 	return f, r

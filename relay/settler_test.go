@@ -15,7 +15,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/internal/core"
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/publish/amqp"
+	"github.com/cdc-relay/cdc-relay/outboxtest"
 	"github.com/cdc-relay/cdc-relay/test/services"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
@@ -27,9 +27,7 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 	} {
 		config := DefaultConfig()
 		config.DatabaseURL, config.MaxInFlight, config.BatchSize = "postgres://localhost/none", test.maxInFlight, test.batch
-		publisher, err := amqp.New(amqp.Config{URL: "amqp://localhost", MaxInFlight: test.maxInFlight})
-		must(t, err)
-		r, err := New(config, publisher, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		r, err := New(config, outboxtest.NewPublisher(nil), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 		must(t, err)
 		defer r.Close()
 		r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // on a slow machine no row is late

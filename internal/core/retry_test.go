@@ -156,13 +156,6 @@ func TestARetryIsNotLaterThanTheExpiry(t *testing.T) {
 	}
 }
 
-func TestWithoutRetriesTheFirstRejectionDeadLetters(t *testing.T) {
-	r := outbox.Result{Message: &outbox.Message{}, Outcome: outbox.Rejected, Reason: outbox.ReasonNack}
-	if d := core.Decide(r, core.Policy{}, 0, time.Now()); d.Action != outbox.DeadLetter {
-		t.Errorf("%+v", d)
-	}
-}
-
 func TestRetryDelayStaysWithinItsBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		backoff := rapid.Int64Range(0, math.MaxInt64).Draw(t, "backoff")
