@@ -17,7 +17,22 @@ func policy() core.Policy {
 	return core.Policy{MaxRetries: 5, BackoffTime: 120 * time.Second, MaxBackoff: time.Hour}
 }
 
+func rejected(reason outbox.Reason, detail string) outbox.Result {
+	return outbox.Result{Outcome: outbox.Rejected, Reason: reason, Detail: detail}
+}
+
+func retry(delay time.Duration, reason outbox.Reason, detail string) outbox.Decision {
+	return outbox.Decision{Action: outbox.Retry, Delay: delay, Reason: reason, Detail: detail}
+}
+
+func deadLetter(reason outbox.Reason, detail string) outbox.Decision {
+	return outbox.Decision{Action: outbox.DeadLetter, Reason: reason, Detail: detail}
+}
+
 func TestEachOutcomeHasItsDecision(t *testing.T) {
+	in := func(wait time.Duration, r outbox.Result) outbox.Result { r.RetryIn = wait; return r }
+	unroutableLater := in(time.Second, outbox.Result{Outcome: outbox.NotSent, Reason: outbox.ReasonUnroutable})
+	tooLarge := outbox.Result{Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge, Detail: "17 MiB"}
 	for _, c := range []struct {
 		name     string
 		result   outbox.Result
@@ -28,55 +43,18 @@ func TestEachOutcomeHasItsDecision(t *testing.T) {
 		{"confirmed", outbox.Result{Outcome: outbox.Confirmed}, 5, 0, outbox.Decision{Action: outbox.Delete}},
 		{"unknown", outbox.Result{Outcome: outbox.Unknown, Reason: "x", Detail: "y"}, 9, 0, outbox.Decision{Action: outbox.Release}},
 		{"not sent", outbox.Result{Outcome: outbox.NotSent}, 9, 0, outbox.Decision{Action: outbox.Release}},
-		{"no room", outbox.Result{Outcome: outbox.NotSent, RetryIn: time.Second}, 9, 0, outbox.Decision{Action: outbox.Retry, Delay: time.Second}},
+		{"no room", in(time.Second, outbox.Result{Outcome: outbox.NotSent}), 9, 0, retry(time.Second, "", "")},
+		{"impossible", tooLarge, 0, 0, deadLetter(outbox.ReasonTooLarge, "too_large: 17 MiB")},
+		{"first rejection", rejected(outbox.ReasonNack, ""), 0, 0, retry(120*time.Second, "nack", "nack")},
+		{"with jitter", rejected(outbox.ReasonNack, "full"), 0, 0.5, retry(126*time.Second, "nack", "nack: full")},
 		{
-			"impossible",
-			outbox.Result{Outcome: outbox.Impossible, Reason: outbox.ReasonTooLarge, Detail: "17 MiB"},
-			0, 0,
-			outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonTooLarge, Detail: "too_large: 17 MiB"},
+			"with a time of its own", in(48*time.Hour, rejected(outbox.ReasonHandlerRejected, "")), 2, 0.5,
+			retry(48*time.Hour, "handler_rejected", "handler_rejected"),
 		},
-		{
-			"first rejection",
-			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonNack},
-			0, 0,
-			outbox.Decision{Action: outbox.Retry, Delay: 120 * time.Second, Reason: "nack", Detail: "nack"},
-		},
-		{
-			"with jitter",
-			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonNack, Detail: "full"},
-			0, 0.5,
-			outbox.Decision{Action: outbox.Retry, Delay: 126 * time.Second, Reason: "nack", Detail: "nack: full"},
-		},
-		{
-			"with a time of its own",
-			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonHandlerRejected, RetryIn: 48 * time.Hour},
-			2, 0.5,
-			outbox.Decision{Action: outbox.Retry, Delay: 48 * time.Hour, Reason: "handler_rejected", Detail: "handler_rejected"},
-		},
-		{
-			"an outage with a time of its own",
-			outbox.Result{Outcome: outbox.NotSent, Reason: outbox.ReasonUnroutable, RetryIn: time.Second},
-			9, 0.5,
-			outbox.Decision{Action: outbox.Retry, Delay: time.Second, Reason: "unroutable", Detail: "unroutable"},
-		},
-		{
-			"third rejection",
-			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonUnroutable},
-			2, 0,
-			outbox.Decision{Action: outbox.Retry, Delay: 480 * time.Second, Reason: "unroutable", Detail: "unroutable"},
-		},
-		{
-			"bounded",
-			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonNack},
-			4, 0.99,
-			outbox.Decision{Action: outbox.Retry, Delay: 1920*time.Second + 11880*time.Millisecond, Reason: "nack", Detail: "nack"},
-		},
-		{
-			"last rejection",
-			outbox.Result{Outcome: outbox.Rejected, Reason: outbox.ReasonNack, Detail: "full"},
-			5, 0,
-			outbox.Decision{Action: outbox.DeadLetter, Reason: outbox.ReasonRetriesExceeded, Detail: "nack: full"},
-		},
+		{"an outage with a time of its own", unroutableLater, 9, 0.5, retry(time.Second, "unroutable", "unroutable")},
+		{"third rejection", rejected(outbox.ReasonUnroutable, ""), 2, 0, retry(480*time.Second, "unroutable", "unroutable")},
+		{"bounded", rejected(outbox.ReasonNack, ""), 4, 0.99, retry(1920*time.Second+11880*time.Millisecond, "nack", "nack")},
+		{"last rejection", rejected(outbox.ReasonNack, "full"), 5, 0, deadLetter(outbox.ReasonRetriesExceeded, "nack: full")},
 	} {
 		c.result.Message = &outbox.Message{Row: outbox.Row{Attempts: c.attempts}}
 		if got := core.Decide(c.result, policy(), c.random, time.Now()); got != c.want {

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,12 +104,10 @@ func (w *world) declareFair() {
 }
 
 func (r *relay) rejections() (n float64) {
-	page, _ := r.get("/metrics")
-	for _, line := range linesWith(page, "cdc_relay_messages_refused_total{") {
-		var labels string
-		var count float64
-		_, _ = fmt.Sscan(line, &labels, &count)
-		n += count
+	for series, count := range r.metrics() {
+		if strings.HasPrefix(series, "cdc_relay_messages_refused_total{") {
+			n += count
+		}
 	}
 	return n
 }

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -324,17 +325,18 @@ func (r *relay) ready() bool {
 	return status == http.StatusOK
 }
 
-func (r *relay) metric(series string) float64 {
+func (r *relay) metrics() map[string]float64 {
+	values := make(map[string]float64)
 	body, _ := r.get("/metrics")
 	for line := range strings.Lines(body) {
-		if name, text, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == series {
-			var v float64
-			_, _ = fmt.Sscan(text, &v)
-			return v
+		if series, text, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			values[series], _ = strconv.ParseFloat(text, 64)
 		}
 	}
-	return 0
+	return values
 }
+
+func (r *relay) metric(series string) float64 { return r.metrics()[series] }
 
 func (r *relay) stopsWell() {
 	r.w.t.Helper()

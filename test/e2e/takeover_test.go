@@ -11,20 +11,28 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-// The slot of a running relay is dropped. The relay recreates it and scans the table for missed rows. One process
-// publishes nothing twice.
-func TestADroppedSlotLosesAndDuplicatesNothing(t *testing.T) {
+// The slot of a running relay is dropped, and then its publication. The relay creates them again, and scans the table for
+// missed rows. One process publishes nothing twice.
+func TestADroppedSlotOrPublicationLosesAndDuplicatesNothing(t *testing.T) {
 	t.Parallel()
 	w, arrived := consuming(t)
 	r := w.run()
 	load := w.write(2)
-	for range 2 {
+	for _, drop := range []func(){
+		func() {
+			w.eventually("the slot is dropped", func() bool {
+				_ = w.tryExec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
+				return w.tryExec(`SELECT pg_drop_replication_slot($1)`, w.slot) == nil
+			})
+		},
+		func() { w.exec(`DROP PUBLICATION ` + w.slot) },
+	} {
 		load.more(500)
-		w.eventually("the slot is dropped", func() bool {
-			_ = w.tryExec(`SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1`, w.slot)
-			return w.tryExec(`SELECT pg_drop_replication_slot($1)`, w.slot) == nil
-		})
+		drop()
 		load.more(200)
+		w.eventually("the publication is there", func() bool {
+			return value[bool](w, `SELECT EXISTS (SELECT FROM pg_publication_tables WHERE pubname = $1)`, w.slot)
+		})
 		within(t, "streaming again", 5*time.Second, w.streamed)
 	}
 	load.more(200)
@@ -33,24 +41,6 @@ func TestADroppedSlotLosesAndDuplicatesNothing(t *testing.T) {
 	if !strings.Contains(r.logs(), "slot_created") {
 		t.Error("the log does not say that the slot was created")
 	}
-}
-
-// The relay creates it again.
-func TestADroppedPublicationLosesAndDuplicatesNothing(t *testing.T) {
-	t.Parallel()
-	w, arrived := consuming(t)
-	r := w.run()
-	load := w.write(2)
-	load.more(500)
-	w.exec(`DROP PUBLICATION ` + w.slot)
-	load.more(200)
-	w.eventually("rows are streamed again", func() bool {
-		return r.metric("cdc_relay_slot_held") == 1 &&
-			value[bool](w, `SELECT EXISTS (SELECT 1 FROM pg_publication_tables WHERE pubname = $1)`, w.slot)
-	})
-	load.more(500)
-	load.allArrive(arrived, 0)
-	r.noRejections()
 }
 
 // The server ends the session of a frozen leader. The leader becomes a standby when it resumes. Everything that it had
