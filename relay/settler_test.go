@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,10 +31,7 @@ func TestASmallWindowIsNotBlockedByPendingDeletes(t *testing.T) {
 		r, err := New(config, outboxtest.NewPublisher(nil), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 		must(t, err)
 		defer r.Close()
-		r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // on a slow machine no row is late
-		r.core.BeginTerm(core.Lead{})
-		r.core.Owned(r.core.Clock())
-		r.core.PublisherReady(true)
+		leads(r.core)
 		for n := 1; n <= test.enough; n++ {
 			if len(r.settler.pending.flushNow) > 0 {
 				t.Errorf("window %d, batch %d: %d rows are not written at once", test.maxInFlight, test.batch, n-1)
@@ -118,16 +116,21 @@ func TestARowSetAsideKeepsNoBody(t *testing.T) {
 	}
 }
 
+// leads lets the core of a relay lead for ever: on a slow machine no row is late.
+func leads(c *core.Core) {
+	c.Clock = func() time.Time { return time.Unix(1_000_000, 0) }
+	c.BeginTerm(core.Lead{})
+	c.Owned(c.Clock())
+	c.PublisherReady(true)
+}
+
 // confirmed returns a relay whose first rows, without a key, are confirmed. The test settles them.
 func (i *instance) confirmed(rows int64, log slog.Handler) (settlerOnly, *prometheus.Registry) {
 	i.t.Helper()
 	registry := prometheus.NewRegistry()
 	r := i.new(i.publisher(), log, registry)
 	i.t.Cleanup(r.Close)
-	r.core.Clock = func() time.Time { return time.Unix(1_000_000, 0) } // on a slow machine no row is late
-	r.core.BeginTerm(core.Lead{})
-	r.core.Owned(r.core.Clock())
-	r.core.PublisherReady(true)
+	leads(r.core)
 	for id := int64(1); id <= rows; id++ {
 		row := &outbox.Message{Row: outbox.Row{ID: id}}
 		must(i.t, i.db.QueryRow(i.t.Context(), `INSERT INTO outbox (id, routing_key, payload) OVERRIDING SYSTEM VALUE
@@ -206,4 +209,162 @@ func TestADeadLetterWithAnUnknownCommitIsReported(t *testing.T) {
 		t.Errorf("%d lines report it, want 2:\n%s", n, log.String())
 	}
 	scrapeOf(t, registry).want(t, "cdc_relay_messages_dead_lettered_total", 2)
+}
+
+// slowTable is the outbox and a relay that does not run. The trigger stands for the time that many deletes take.
+func slowTable(t *testing.T, table string) (*tabletest.Tables, *Relay) {
+	t.Helper()
+	f := tabletest.New(t)
+	f.Exec(`CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		IF (SELECT count(*) FROM gone) > 2 THEN
+			RAISE EXCEPTION 'canceling statement due to statement timeout' USING ERRCODE = 'query_canceled';
+		END IF; RETURN NULL; END $$`)
+	f.Exec(`CREATE TRIGGER slow AFTER DELETE ON ` + table + ` REFERENCING OLD TABLE AS gone
+		FOR EACH STATEMENT EXECUTE FUNCTION slow()`)
+	config := DefaultConfig()
+	config.DatabaseURL, config.DeadLetterRetention = f.URL, 24*time.Hour
+	r, err := New(config, outboxtest.NewPublisher(nil), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	must(t, err)
+	t.Cleanup(r.Close)
+	return f, r
+}
+
+func TestDeadLettersThatTakeLongAreDeletedInSmallerBatches(t *testing.T) {
+	f, r := slowTable(t, "outbox_dead_letter")
+	for id := range int64(7) {
+		f.DeadLetter(id, "nack", "dead_at", "now() - interval '2 days'")
+	}
+	r.newRetention().round(t.Context())
+	if left := tabletest.One[int](f, `SELECT count(*) FROM outbox_dead_letter`); left != 0 {
+		t.Errorf("%d dead letters stay", left)
+	}
+}
+
+func TestPublishedRowsThatTakeLongAreDeletedInSmallerBatches(t *testing.T) {
+	f, r := slowTable(t, "outbox")
+	var batch []outbox.Settlement
+	for range 7 {
+		f.Plain(1)
+		row := outbox.Row{ID: tabletest.One[int64](f, `SELECT max(id) FROM outbox`)}
+		f.Scan((*[16]byte)(&row.MessageID), `SELECT message_id FROM outbox WHERE id = $1`, row.ID)
+		one := outbox.Settlement{Message: &outbox.Message{Row: row}, Decision: outbox.Decision{Action: outbox.Delete}}
+		batch = append(batch, one)
+	}
+	if err := r.settler.settle(t.Context(), batch); err != nil {
+		t.Error(err)
+	}
+	if left := tabletest.One[int](f, `SELECT count(*) FROM outbox`); left != 0 {
+		t.Errorf("%d rows stay", left)
+	}
+}
+
+func settlementOf(id int64) outbox.Settlement {
+	return outbox.Settlement{
+		Message:  &outbox.Message{Row: outbox.Row{ID: id}},
+		Decision: outbox.Decision{Action: outbox.Delete},
+	}
+}
+
+func with(id int64, change func(*outbox.Settlement)) outbox.Settlement {
+	s := settlementOf(id)
+	change(&s)
+	return s
+}
+
+func locked(s *outbox.Settlement) { s.Locked = true }
+
+func aside(s *outbox.Settlement) { s.Fault = &outbox.Fault{} }
+
+func dueIDs(rows []outbox.Settlement) (ids []int64) {
+	for _, row := range rows {
+		ids = append(ids, row.Message.ID)
+	}
+	return ids
+}
+
+func TestTheWaitOfARowDoublesUpToASecond(t *testing.T) {
+	var w waitingRows
+	first := time.Now()
+	now, want := first, firstWait
+	w.add(settlementOf(1), now)
+	for range 12 {
+		if got := w.next(now, time.Hour); got != want {
+			t.Fatalf("the row is due in %s, want %s", got, want)
+		}
+		if early := w.due(now.Add(want-1), 10); early != nil {
+			t.Fatalf("after %s less than the wait: %v", time.Nanosecond, dueIDs(early))
+		}
+		now = now.Add(want)
+		rows := w.due(now, 10)
+		if !slices.Equal(dueIDs(rows), []int64{1}) {
+			t.Fatalf("due after %s: %v", want, dueIDs(rows))
+		}
+		w.add(rows[0], now)
+		want = min(now.Sub(first), lastWait)
+	}
+	if want != lastWait {
+		t.Errorf("the last wait is %s", want)
+	}
+}
+
+// A row that is locked for hours must not delay one that is invisible for a moment.
+func TestEachRowHasItsOwnWait(t *testing.T) {
+	var w waitingRows
+	now := time.Now()
+	w.add(with(1, locked), now)
+	for range 12 {
+		now = now.Add(lastWait)
+		w.add(w.due(now, 10)[0], now)
+	}
+	w.add(settlementOf(2), now)
+	if got := w.next(now, time.Hour); got != firstWait {
+		t.Errorf("the new row is due in %s", got)
+	}
+	if got := dueIDs(w.due(now.Add(firstWait), 10)); !slices.Equal(got, []int64{2}) {
+		t.Errorf("due: %v", got)
+	}
+	// A row that was settled, and waits again as a new one, begins anew.
+	now = now.Add(lastWait)
+	w.due(now, 10)
+	w.due(now, 10)
+	w.add(with(1, locked), now)
+	if got := w.next(now, time.Hour); got != firstWait {
+		t.Errorf("the row that was settled is due in %s", got)
+	}
+}
+
+func TestRowsSetAsideAreDueTogether(t *testing.T) {
+	var w waitingRows
+	now := time.Now()
+	w.add(with(1, aside), now)
+	w.add(with(2, aside), now.Add(time.Second))
+	moved := with(3, aside)
+	moved.Decision.Action = outbox.DeadLetter
+	w.add(moved, now.Add(2*time.Second))
+	w.add(settlementOf(4), now)
+	if w.aside != 3 || w.undeleted != 2 {
+		t.Errorf("%d rows are set aside, %d undeleted", w.aside, w.undeleted)
+	}
+	if got := w.setAside(); got.Rows != 3 || got.Published != 2 || len(got.First) != 3 || !slices.Equal(got.IDs, []int64{1, 2}) {
+		t.Errorf("set aside: %+v", got)
+	}
+	if got := dueIDs(w.due(now.Add(asideWait-1), 10)); !slices.Equal(got, []int64{4}) {
+		t.Errorf("due before: %v", got)
+	}
+	now = now.Add(asideWait)
+	for _, want := range [][]int64{{1, 2}, {3}, nil} { // a batch of two each time
+		rows := w.due(now, 2)
+		if !slices.Equal(dueIDs(rows), want) {
+			t.Fatalf("due: %v, want %v", dueIDs(rows), want)
+		}
+		for _, row := range rows {
+			w.add(row, now)
+		}
+	}
+	if w.aside != 3 || w.undeleted != 2 {
+		t.Errorf("after another try, %d rows are set aside, %d undeleted", w.aside, w.undeleted)
+	}
+	if got := w.next(now, time.Hour); got != asideWait {
+		t.Errorf("the next try is in %s", got)
+	}
 }

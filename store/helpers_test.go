@@ -59,16 +59,6 @@ func (f *fixture) sweep(ids ...int64) []*outbox.Message {
 	return rows
 }
 
-// takeAll reads and deletes all ready rows, by id.
-func (f *fixture) takeAll() (messages []*outbox.Message) {
-	f.Helper()
-	messages = f.sweep(f.IDs("true")...)
-	for _, m := range messages {
-		f.settle(deleted(m))
-	}
-	return messages
-}
-
 func (f *fixture) settle(batch ...outbox.Settlement) store.Settled {
 	f.Helper()
 	settled, err := f.store.Settle(f.Context(), batch)
