@@ -149,7 +149,9 @@ func TestAnotherSlotOfTheTableIsRejectedWhileOneStreams(t *testing.T) {
 // Those slots would have no reader.
 func TestTeardownKeepsTablesWhileOtherShardsHaveSlots(t *testing.T) {
 	w := newSharded(t, 2)
-	w.fails([]string{"teardown", "--yes", "--tables", "--shard", "0/2"}, w.slot+"_1_of_2", "cdc-relay teardown --shards 2 --slot '"+w.slot+"'")
+	for _, args := range [][]string{{"teardown", "--yes", "--tables", "--shard", "0/2"}, {"teardown", "--yes"}} {
+		w.fails(args, w.slot+"_1_of_2", "cdc-relay teardown --shards 2 --slot '"+w.slot+"'")
+	}
 	if n := value[int](w, `SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE $1`, w.slot+"%"); n != 2 {
 		t.Errorf("%d slots are left", n)
 	}
