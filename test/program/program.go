@@ -2,6 +2,7 @@
 package program
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Process is a started program. Its output goes to a file.
@@ -108,4 +110,28 @@ func Select[T any](list string, all []T, name func(T) string) ([]T, error) {
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(all), func(one T) bool { return !selected[name(one)] }), nil
+}
+
+// Pause waits. It returns false once ctx has ended.
+func Pause(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Poll calls ask until it returns true or an error, or ctx ends.
+func Poll(ctx context.Context, ask func() (bool, error)) error {
+	for {
+		if yes, err := ask(); yes || err != nil {
+			return err
+		}
+		if !Pause(ctx, 20*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net/url"
 	"os/exec"
 	"strconv"
@@ -11,9 +12,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/test/program"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/soak/history"
 )
 
 // The names of what a run has on its private servers. The relays log in to RabbitMQ as their own user: faults take
@@ -188,4 +191,138 @@ func proxied(address string, sort services.Sorter) (*services.Proxy, *url.URL, e
 	}
 	target.Host = proxy.Addr()
 	return proxy, target, nil
+}
+
+// drain says how far the outbox is from empty.
+type drain struct {
+	waiting  int   // rows in the outbox
+	attempts int64 // of these rows
+	writers  int   // sessions of writers whose last transaction may not have ended
+}
+
+func (w *world) look(ctx context.Context) (d drain, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // however full the table is
+	defer cancel()
+	err = w.on(ctx, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `SELECT count(*), coalesce(sum(attempts), 0),
+			(SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database())
+			FROM `+outboxTable, writerName).Scan(&d.waiting, &d.attempts, &d.writers)
+	})
+	return d, err
+}
+
+// awaitDrained waits, after the writers stopped and while the relays run, until the outbox is empty and no transaction
+// is open. It gives up if nothing has moved for the time quiet, which must be longer than the longest wait between two
+// attempts. It also ends with ctx.
+func (w *world) awaitDrained(ctx context.Context, quiet time.Duration) error {
+	var before drain
+	moved := time.Now()
+	for {
+		began := time.Now()
+		now, err := w.look(ctx)
+		if err == nil && now.waiting == 0 && now.writers == 0 {
+			return nil
+		}
+		if err == nil && now != before {
+			before, moved = now, time.Now()
+		}
+		if time.Since(moved) > quiet {
+			stuck := fmt.Errorf("nothing has left the outbox for %s: %d rows wait, and %d writers are connected",
+				quiet, before.waiting, before.writers)
+			return errors.Join(stuck, err)
+		}
+		if !program.Pause(ctx, max(100*time.Millisecond, 5*time.Since(began))) {
+			return fmt.Errorf("wait for an empty outbox: %w", errors.Join(context.Cause(ctx), err))
+		}
+	}
+}
+
+// recordTables reports the final state: the rows of the outbox and the dead-letter table, and the committed
+// transactions. Nothing writes any more.
+func (w *world) recordTables(ctx context.Context, record *history.Recorder) error {
+	return w.on(ctx, func(conn *pgx.Conn) error {
+		var id [16]byte
+		var r history.Row
+		rows, _ := conn.Query(ctx, `SELECT message_id, false, attempts, '', coalesce(last_error, '')
+			FROM `+outboxTable+` UNION ALL
+			SELECT message_id, true, attempts, failure_reason, coalesce(last_error, '') FROM `+deadLetterTable)
+		into := []any{&id, &r.DeadLetter, &r.Attempts, &r.Reason, &r.LastError}
+		_, err := pgx.ForEachRow(rows, into, func() error {
+			r.Message = id
+			record.Remaining(r)
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("read the final state: %w", err)
+		}
+		var kept int64
+		rows, _ = conn.Query(ctx, `SELECT id FROM soak_transaction ORDER BY id`)
+		_, err = pgx.ForEachRow(rows, []any{&kept}, func() error {
+			record.Kept(kept)
+			return nil
+		})
+		return err
+	})
+}
+
+// Besides the default exchange there are a direct and a topic exchange, both bound to every queue. The routing key of
+// the direct exchange is the name of the queue, that of the topic exchange begins with this name and a dot.
+const directExchange, topicExchange = "soak.direct", "soak.topic"
+
+// plainQueues and keyedQueues are the numbers of queues for messages without and with an ordering key. A key always
+// goes to the same queue, which has one consumer, so that its order is visible.
+const plainQueues, keyedQueues = 3, 3
+
+func plainQueue(i int) string { return fmt.Sprintf("soak.plain.%d", i) }
+func keyedQueue(i int) string { return fmt.Sprintf("soak.keyed.%d", i) }
+
+func allQueues() (names []string) {
+	for i := range plainQueues {
+		names = append(names, plainQueue(i))
+	}
+	for i := range keyedQueues {
+		names = append(names, keyedQueue(i))
+	}
+	return names
+}
+
+// queueOf returns the queue of an ordering key.
+func queueOf(key string) string {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(key)) // never fails
+	return keyedQueue(int(hash.Sum32() % keyedQueues))
+}
+
+// declare creates the missing exchanges, queues and bindings.
+func declare(broker string) error {
+	conn, err := program.Dial(broker, "cdc-relay-soak topology")
+	if err != nil {
+		return err
+	}
+	defer program.HangUp(conn)
+	channel, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	for name, kind := range map[string]string{directExchange: amqp.ExchangeDirect, topicExchange: amqp.ExchangeTopic} {
+		if err := channel.ExchangeDeclare(name, kind, true, false, false, false, nil); err != nil {
+			return fmt.Errorf("declare the exchange %s: %w", name, err)
+		}
+	}
+	for _, queue := range allQueues() {
+		if err := declareQueue(channel, queue); err != nil {
+			return fmt.Errorf("declare the queue %s: %w", queue, err)
+		}
+	}
+	return nil
+}
+
+func declareQueue(channel *amqp.Channel, queue string) error {
+	if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
+		return err
+	}
+	if err := channel.QueueBind(queue, queue, directExchange, false, nil); err != nil {
+		return err
+	}
+	return channel.QueueBind(queue, queue+".#", topicExchange, false, nil)
 }
