@@ -15,19 +15,19 @@ import (
 )
 
 func (p *patient) topology(declare func(*amqp.Channel) error) *amqp.Channel {
-	p.t.Helper()
-	conn := services.DialAMQP(p.t, p.RabbitMQ.Value)
+	p.Helper()
+	conn := services.DialAMQP(p, p.RabbitMQ.Value)
 	channel, err := conn.Channel()
 	if err == nil {
 		err = declare(channel)
 	}
-	must(p.t, err)
+	must(p, err)
 	return channel
 }
 
 // bound declares the exchange shop, and the queue orders with the binding orders.#.
 func (p *patient) bound() *amqp.Channel {
-	p.t.Helper()
+	p.Helper()
 	return p.topology(func(c *amqp.Channel) error {
 		if err := c.ExchangeDeclare("shop", amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
 			return err
@@ -40,30 +40,28 @@ func (p *patient) bound() *amqp.Channel {
 }
 
 func (p *patient) insert(exchange any, keys ...string) {
-	p.t.Helper()
+	p.Helper()
 	for _, key := range keys {
-		if _, err := p.conn.Exec(p.t.Context(), "INSERT INTO outbox (exchange, routing_key, payload) VALUES ($1, $2, '1')", exchange, key); err != nil {
-			p.t.Fatal(err)
-		}
+		p.Exec("INSERT INTO outbox (exchange, routing_key, payload) VALUES ($1, $2, '1')", exchange, key)
 	}
 }
 
 // asUser lets the relay log in as a new user with this permission to write, and returns its name.
 func (p *patient) asUser(write string) (name string) {
-	p.t.Helper()
-	name = services.Name(p.t)
-	u := parsed(p.t, p.RabbitMQ.Value)
-	err := p.broker.AddUser(p.t.Context(), name, "s3cr3t")
+	p.Helper()
+	name = services.Name(p)
+	u := parsed(p, p.RabbitMQ.Value)
+	err := p.broker.AddUser(p.Context(), name, "s3cr3t")
 	if err == nil && write != "" {
-		err = p.broker.Permit(p.t.Context(), strings.TrimPrefix(u.Path, "/"), name, services.Permissions{Write: write})
+		err = p.broker.Permit(p.Context(), strings.TrimPrefix(u.Path, "/"), name, services.Permissions{Write: write})
 	}
-	must(p.t, err)
+	must(p, err)
 	u.User = url.UserPassword(name, "s3cr3t")
 	p.RabbitMQ.Value = u.String()
 	return name
 }
 
-func parsed(t *testing.T, address string) *url.URL {
+func parsed(t testing.TB, address string) *url.URL {
 	t.Helper()
 	u, err := url.Parse(address)
 	must(t, err)
@@ -82,15 +80,14 @@ func TestAHealthyBrokerPasses(t *testing.T) {
 	if q, err := channel.QueueDeclarePassive("orders", true, false, false, false, nil); err != nil || q.Messages != 0 {
 		t.Errorf("the examination left %d messages, %v", q.Messages, err)
 	}
-	var rows int
-	if err := p.conn.QueryRow(t.Context(), "SELECT count(*) FROM outbox WHERE attempts = 0 AND available_at IS NULL").Scan(&rows); err != nil || rows != 4 {
-		t.Errorf("the examination left %d rows, %v", rows, err)
+	if rows := p.IDs("attempts = 0 AND available_at IS NULL"); len(rows) != 4 {
+		t.Errorf("the examination left rows %v", rows)
 	}
 }
 
 // replyTo returns the address of a client that waits for a direct reply, and fails the test if one arrives.
 func (p *patient) replyTo() string {
-	p.t.Helper()
+	p.Helper()
 	var asked, replies <-chan amqp.Delivery
 	channel := p.topology(func(c *amqp.Channel) (err error) {
 		if _, err = c.QueueDeclare("questions", false, false, false, false, nil); err != nil {
@@ -102,13 +99,13 @@ func (p *patient) replyTo() string {
 		if replies, err = c.Consume("amq.rabbitmq.reply-to", "", true, false, false, false, nil); err != nil {
 			return err
 		}
-		return c.PublishWithContext(p.t.Context(), "", "questions", true, false, amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to"})
+		return c.PublishWithContext(p.Context(), "", "questions", true, false, amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to"})
 	})
 	address := (<-asked).ReplyTo
-	p.t.Cleanup(func() {
+	p.Cleanup(func() {
 		// The answer to this call comes after a reply that is in flight.
 		if _, err := channel.QueueDeclarePassive("questions", false, false, false, false, nil); err != nil || len(replies) > 0 {
-			p.t.Errorf("%d replies came, %v", len(replies), err)
+			p.Errorf("%d replies came, %v", len(replies), err)
 		}
 	})
 	return address

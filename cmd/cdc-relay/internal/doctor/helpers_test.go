@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/url"
 	"os/exec"
 	"slices"
 	"strings"
@@ -28,11 +27,9 @@ func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 // patient is a relay's database and broker, for tests that break, examine and repair it.
 type patient struct {
 	doctor.Options
-	t    *testing.T
-	url  string // logs in as the owner of the tables
-	conn *pgx.Conn
-	// management is the broker's HTTP API, with a user that has all permissions.
-	broker *services.RabbitMQ
+	*tabletest.Tables // as their owner
+	broker            *services.RabbitMQ
+	named             string // the role for which $ROLE stands
 }
 
 // healthy creates a database with everything that a relay needs.
@@ -46,9 +43,10 @@ func healthy(t *testing.T, server *services.Postgres) *patient {
 func onDatabase(t *testing.T, url string) *patient {
 	t.Helper()
 	name := services.Name(t)
-	p := &patient{t: t, url: url, conn: tabletest.Connect(t, url), Options: doctor.Options{
-		Table: outbox.Table{Schema: "public", Name: "outbox"}, Slot: name, Publication: name,
-	}}
+	p := &patient{
+		Tables:  &tabletest.Tables{TB: t, URL: url, Conn: tabletest.Connect(t, url)},
+		Options: doctor.Options{Table: tabletest.Name(), Slot: name, Publication: name},
+	}
 	p.as(url)
 	return p
 }
@@ -57,7 +55,7 @@ func onDatabase(t *testing.T, url string) *patient {
 func (p *patient) as(url string) { p.connectTo(url, nil) }
 
 // asRole examines a role with the login of the owner, as check --relay-role does.
-func (p *patient) asRole(role string) { p.connectTo(p.url, map[string]string{"role": role}) }
+func (p *patient) asRole(role string) { p.connectTo(p.URL, map[string]string{"role": role}) }
 
 func (p *patient) connectTo(url string, with map[string]string) {
 	p.Connect = func(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
@@ -73,55 +71,34 @@ func (p *patient) connectTo(url string, with map[string]string) {
 }
 
 func (p *patient) setup() {
-	p.t.Helper()
-	if _, err := migrations.Restore(p.t.Context(), p.conn, p.Table); err != nil {
-		p.t.Fatal(err)
-	}
-	if _, _, err := migrations.Up(p.t.Context(), p.conn, p.Table); err != nil {
-		p.t.Fatal(err)
-	}
+	p.Helper()
+	_, err := migrations.Restore(p.Context(), p.Conn, p.Table)
+	must(p, err)
+	_, _, err = migrations.Up(p.Context(), p.Conn, p.Table)
+	must(p, err)
 	if p.KeepPublished > 0 {
-		if _, err := migrations.MakeHistory(p.t.Context(), p.conn, p.Table); err != nil {
-			p.t.Fatal(err)
-		}
+		_, err := migrations.MakeHistory(p.Context(), p.Conn, p.Table)
+		must(p, err)
 	}
 	if p.Poll {
 		return
 	}
 	names := provision.Names{Table: p.Table, Publication: p.Publication, Slot: p.Slot, Shard: p.Shard}
-	if _, err := provision.Setup(p.t.Context(), p.conn.PgConn(), names, await.Hang()); err != nil {
-		p.t.Fatal(err)
-	}
+	_, err = provision.Setup(p.Context(), p.Conn.PgConn(), names, await.Hang())
+	must(p, err)
 }
 
 func (p *patient) exec(statements ...string) {
-	p.t.Helper()
+	p.Helper()
 	for _, statement := range statements {
-		if _, err := p.conn.Exec(p.t.Context(), statement); err != nil {
-			p.t.Fatalf("%s: %v", statement, err)
-		}
+		p.Exec(statement)
 	}
-}
-
-// role creates a role and returns a URL for its login. The role and its objects are dropped after the test.
-func (p *patient) role(attributes string) (name, login string) {
-	p.t.Helper()
-	name = services.Name(p.t)
-	p.exec("CREATE ROLE " + name + " LOGIN PASSWORD 's3cr3t' " + attributes)
-	p.t.Cleanup(func() {
-		if _, err := p.conn.Exec(context.Background(), "RESET ROLE; DROP OWNED BY "+name+"; DROP ROLE "+name); err != nil {
-			p.t.Logf("the role stays: %v", err)
-		}
-	})
-	u := parsed(p.t, p.url)
-	u.User = url.UserPassword(name, "s3cr3t")
-	return name, u.String()
 }
 
 // relayRole has the grants that docs/getting-started.md lists for a relay.
 func (p *patient) relayRole(attributes string) string {
-	p.t.Helper()
-	name, login := p.role(attributes)
+	p.Helper()
+	name, login := p.Role(attributes)
 	p.exec("GRANT USAGE ON SCHEMA public TO "+name, "GRANT SELECT, UPDATE, DELETE ON outbox TO "+name,
 		"GRANT SELECT ON SEQUENCE outbox_id_seq TO "+name, "GRANT SELECT, INSERT ON outbox_dead_letter TO "+name,
 		"GRANT SELECT, UPDATE ON outbox_migrations TO "+name, "GRANT ALL ON outbox_relay TO "+name, "GRANT pg_read_all_stats TO "+name)
@@ -131,23 +108,23 @@ func (p *patient) relayRole(attributes string) string {
 
 // withBroker gives the relay a virtual host and the broker's API.
 func (p *patient) withBroker(broker *services.RabbitMQ) *patient {
-	p.t.Helper()
+	p.Helper()
 	if broker.ManagementURL() == "" {
-		p.t.Skip("the HTTP API of this broker has no known address")
+		p.Skip("the HTTP API of this broker has no known address")
 	}
 	p.broker = broker
-	p.RabbitMQ.Value, p.ManagementURL = broker.VHost(p.t), broker.ManagementURL()
+	p.RabbitMQ.Value, p.ManagementURL = broker.VHost(p), broker.ManagementURL()
 	return p
 }
 
 func (p *patient) examine() report {
-	p.t.Helper()
-	return report{p.t, doctor.Examine(p.t.Context(), p.Options)}
+	p.Helper()
+	return report{p, doctor.Examine(p.Context(), p.Options)}
 }
 
 // report is the result of an examination.
 type report struct {
-	t        *testing.T
+	t        testing.TB
 	findings []doctor.Finding
 }
 
@@ -213,7 +190,7 @@ func (r report) wantOthersOK(names ...string) {
 
 // fix runs the fix of a finding, as a person who pastes it line by line.
 func (p *patient) fix(f doctor.Finding) {
-	p.t.Helper()
+	p.Helper()
 	for _, line := range f.Fix {
 		command, _, _ := strings.Cut(line, "  # ")
 		command, _, _ = strings.Cut(command, ";  -- ")
@@ -233,47 +210,51 @@ func (p *patient) fix(f doctor.Finding) {
 
 // ctl runs a line for rabbitmqctl, parsed by the shell.
 func (p *patient) ctl(line string) {
-	p.t.Helper()
-	words, err := exec.CommandContext(p.t.Context(), "sh", "-c", `printf '%s\0' `+strings.TrimPrefix(line, "rabbitmqctl ")).Output()
+	p.Helper()
+	words, err := exec.CommandContext(p.Context(), "sh", "-c", `printf '%s\0' `+strings.TrimPrefix(line, "rabbitmqctl ")).Output()
 	if err != nil {
-		p.t.Fatalf("%s: %v", line, err)
+		p.Fatalf("%s: %v", line, err)
 	}
 	args := strings.Split(strings.TrimSuffix(string(words), "\x00"), "\x00")
-	if output, err := p.broker.Ctl(p.t.Context(), args...); err != nil {
-		p.t.Fatalf("%s: %v: %s", line, err, output)
+	if output, err := p.broker.Ctl(p.Context(), args...); err != nil {
+		p.Fatalf("%s: %v: %s", line, err, output)
 	}
 }
 
 // curl runs a line with the broker's own user in place of ADMIN.
 func (p *patient) curl(line string) {
-	p.t.Helper()
+	p.Helper()
 	if _, err := exec.LookPath("curl"); err != nil {
-		p.t.Skip("curl is not installed")
+		p.Skip("curl is not installed")
 	}
 	line = strings.Replace(line, "curl -u ADMIN", "curl -fsS -u guest:guest", 1)
-	if output, err := exec.CommandContext(p.t.Context(), "sh", "-c", line).CombinedOutput(); err != nil {
-		p.t.Fatalf("%s: %v: %s", line, err, output)
+	if output, err := exec.CommandContext(p.Context(), "sh", "-c", line).CombinedOutput(); err != nil {
+		p.Fatalf("%s: %v: %s", line, err, output)
 	}
 }
 
-// breakage is one fault on a shared server.
+// breakage is one fault on a shared server, by statements. In these, $PUB and $SLOT are the names of the publication and
+// of the slot, $DAY0 and $DAY1 the partitions of the history for today and tomorrow, and $ROLE is a role.
 type breakage struct {
-	breaks func(p *patient)
-	level  doctor.Level
-	area   doctor.Area
-	check  string
-	words  []string
-	asIs   bool // the fix needs a person's choice
+	before     func(p *patient)
+	statements string
+	level      doctor.Level
+	area       doctor.Area
+	check      string
+	words      []string
+	asIs       bool // the fix needs a person's choice
 }
 
-// broken is a breakage by statements, in which $PUB and $SLOT are the names of the publication and of the slot, and $DAY0
-// and $DAY1 the partitions of the history for today and tomorrow. The check is AREA/NAME.
+func (b breakage) breaks(p *patient) {
+	b.before(p)
+	p.Exec(strings.NewReplacer("$PUB", p.Publication, "$SLOT", p.Slot, "$ROLE", p.named, "$DAY0", p.day(0), "$DAY1", p.day(1),
+		"$DATABASE", outbox.QuoteIdentifier(p.Conn.Config().Database)).Replace(b.statements))
+}
+
+// broken is a breakage that the check AREA/NAME finds.
 func broken(level doctor.Level, check, statements string, words []string) breakage {
 	area, name, _ := strings.Cut(check, "/")
-	return breakage{func(p *patient) {
-		names := strings.NewReplacer("$PUB", p.Publication, "$SLOT", p.Slot, "$DAY0", p.day(0), "$DAY1", p.day(1))
-		p.exec(names.Replace(statements))
-	}, level, doctor.Area(area), name, words, false}
+	return breakage{func(*patient) {}, statements, level, doctor.Area(area), name, words, false}
 }
 
 func wrong(check, statements string, words ...string) breakage {
@@ -289,6 +270,12 @@ func passes(statements string) breakage {
 	return broken(doctor.OK, "tables/table", statements, nil).keep()
 }
 
+// after is a breakage whose statements run after a function.
+func (b breakage) after(before func(p *patient)) breakage {
+	b.before = before
+	return b
+}
+
 func (b breakage) keep() breakage {
 	b.asIs = true
 	return b
@@ -300,7 +287,11 @@ func breakAndFix(t *testing.T, set map[string]breakage) {
 		t.Run(name, func(t *testing.T) {
 			p := healthy(t, services.SharedPostgres(t))
 			test.breaks(p)
-			found := p.examine().want(test.level, test.area, test.check, test.words...)
+			r := p.examine()
+			found := r.want(test.level, test.area, test.check, test.words...)
+			if test.level == doctor.OK {
+				r.wantOthersOK()
+			}
 			if test.asIs {
 				return
 			}

@@ -8,6 +8,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 // keeping is a relay with a history, after setup and a run.
@@ -24,10 +25,9 @@ const insertPublished = `INSERT INTO outbox_published (id, created_at, published
 	SELECT i, now(), %s, gen_random_uuid(), 0, 1, 'r', '1' FROM generate_series(1, 3) i`
 
 // day returns the SQL name of a partition.
-func (p *patient) day(offset int) (name string) {
-	p.t.Helper()
-	must(p.t, p.conn.QueryRow(p.t.Context(), `SELECT 'outbox_p' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')`, offset).Scan(&name))
-	return name
+func (p *patient) day(offset int) string {
+	p.Helper()
+	return tabletest.One[string](p, `SELECT 'outbox_p' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')`, offset)
 }
 
 func TestAHealthyHistoryPasses(t *testing.T) {
@@ -93,41 +93,23 @@ func brokenHistories() map[string]breakage {
 		"old days": history(doctor.Warning, "CREATE TABLE outbox_p20200101 PARTITION OF outbox_published FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')",
 			"1 partition, the oldest public.outbox_p20200101, should have been dropped", "the disk fills"),
 		"old rows without a day": history(doctor.Warning, fmt.Sprintf(insertPublished, "now() - interval '10 days'"), "rows of the default partition public.outbox_p should have been dropped"),
-		"a function of another owner": {
-			func(p *patient) {
-				other, _ := p.role("")
-				p.exec("GRANT CREATE ON SCHEMA public TO "+other, "ALTER FUNCTION outbox_rotate OWNER TO "+other)
-			}, doctor.Warning, doctor.Tables, "history",
-			[]string{"function public.outbox_rotate belongs to role", "cdc-relay setup", "drops and creates it"},
-			false,
-		},
-		"a day of another owner": {
-			func(p *patient) {
-				p.ownedByRole()
-				p.exec("ALTER TABLE " + p.day(1) + " OWNER TO postgres")
-			}, doctor.Warning, doctor.Tables, "history",
-			[]string{"does not own public.outbox_p2", "neither created nor dropped", "OWNER TO"},
-			false,
-		},
-		"an owner without the schema": {
-			func(p *patient) {
-				p.exec("REVOKE CREATE ON SCHEMA public FROM "+p.ownedByRole(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-			}, doctor.Warning, doctor.Tables, "history",
-			[]string{"may not create tables in schema public", "GRANT CREATE ON SCHEMA"},
-			false,
-		},
+		"a function of another owner": history(doctor.Warning, "GRANT CREATE ON SCHEMA public TO $ROLE; ALTER FUNCTION outbox_rotate OWNER TO $ROLE",
+			"function public.outbox_rotate belongs to role", "cdc-relay setup", "drops and creates it").after(func(p *patient) { p.named, _ = p.Role("") }),
+		"a day of another owner": history(doctor.Warning, "ALTER TABLE $DAY1 OWNER TO postgres",
+			"does not own public.outbox_p2", "neither created nor dropped", "OWNER TO").after((*patient).ownedByRole),
+		"an owner without the schema": history(doctor.Warning, "REVOKE CREATE ON SCHEMA public FROM $ROLE, PUBLIC",
+			"may not create tables in schema public", "GRANT CREATE ON SCHEMA").after((*patient).ownedByRole),
 	}
 }
 
 // ownedByRole gives the outbox and its history to a role that is no superuser.
-func (p *patient) ownedByRole() (owner string) {
-	p.t.Helper()
-	owner, _ = p.role("")
-	p.exec("GRANT CREATE, USAGE ON SCHEMA public TO "+owner, "ALTER FUNCTION outbox_rotate OWNER TO "+owner)
+func (p *patient) ownedByRole() {
+	p.Helper()
+	p.named, _ = p.Role("")
+	p.exec("GRANT CREATE, USAGE ON SCHEMA public TO "+p.named, "ALTER FUNCTION outbox_rotate OWNER TO "+p.named)
 	for _, table := range []string{"outbox", "outbox_dead_letter", "outbox_published", "outbox_p", p.day(0), p.day(1), p.day(2)} {
-		p.exec("ALTER TABLE " + table + " OWNER TO " + owner)
+		p.Exec("ALTER TABLE " + table + " OWNER TO " + p.named)
 	}
-	return owner
 }
 
 func TestBrokenHistoriesAreRepairedByTheFix(t *testing.T) {
@@ -151,9 +133,8 @@ func TestTheFixOfAMissingDayKeepsItsRows(t *testing.T) {
 	p := keeping(t, 168*time.Hour)
 	p.exec("DROP TABLE "+p.day(0), fmt.Sprintf(insertPublished, "now()"))
 	p.fix(p.examine().want(doctor.Warning, doctor.Tables, "history"))
-	var rows, inDefault int
-	if err := p.conn.QueryRow(t.Context(), "SELECT (SELECT count(*) FROM "+p.day(0)+"), (SELECT count(*) FROM outbox_p)").Scan(&rows, &inDefault); err != nil || rows != 3 || inDefault != 0 {
-		t.Errorf("%d rows in the partition, %d in the default one, %v", rows, inDefault, err)
+	if rows := tabletest.One[string](p, "SELECT (SELECT count(*) FROM "+p.day(0)+") || ' ' || (SELECT count(*) FROM outbox_p)"); rows != "3 0" {
+		t.Errorf("rows in the partition, and in the default one: %s", rows)
 	}
 }
 

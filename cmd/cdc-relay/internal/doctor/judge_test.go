@@ -7,7 +7,6 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -94,8 +93,12 @@ type judgement struct {
 	words  []string
 }
 
-func ofServer() map[string]judgement {
-	return map[string]judgement{
+func TestDatabaseFactsGiveTheExpectedFindings(t *testing.T) {
+	const giga = 1 << 30
+	for name, test := range map[string]judgement{
+		"no server": {func(_ *Options, f *databaseFacts) {
+			f.unreachable = problem.New("look whether it runs", "nobody there")
+		}, "critical postgres/reachable", []string{"nobody there", "look whether it runs"}},
 		"an old version": {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 140023 }, "critical postgres/version", []string{"15"}},
 		"a new version":  {func(_ *Options, f *databaseFacts) { f.server.value.VersionNumber = 200000 }, "warning postgres/version", []string{"newer"}},
 		"slots of others": {func(_ *Options, f *databaseFacts) {
@@ -120,12 +123,6 @@ func ofServer() map[string]judgement {
 		"a question without an answer": {func(_ *Options, f *databaseFacts) {
 			f.slots.err = &advice{errors.New("it took long"), remark("look again")}
 		}, "warning slot/slot", []string{"it took long", "look again"}},
-	}
-}
-
-func ofSlotAndTables() map[string]judgement {
-	const giga = 1 << 30
-	return map[string]judgement{
 		"WAL without a limit": {func(_ *Options, f *databaseFacts) {
 			f.slots.value.Slots[0].Process = slot.Process{}
 			f.server.value.MaxWAL = 20480
@@ -175,13 +172,7 @@ func ofSlotAndTables() map[string]judgement {
 		"an update is waited for": {func(_ *Options, f *databaseFacts) {
 			f.version.value = migrations.State{Current: 1, Latest: 2, Pending: []migrations.Migration{{Version: 2}}}
 		}, "critical tables/migrations", []string{"cdc-relay setup --tables-only"}},
-	}
-}
-
-func TestDatabaseFactsGiveTheExpectedFindings(t *testing.T) {
-	tests := ofServer()
-	maps.Copy(tests, ofSlotAndTables())
-	for name, test := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
 			o, f := defaults(), well()
 			test.change(&o, &f)
@@ -475,9 +466,7 @@ func (a addressed) RemoteAddr() net.Addr { return a.address }
 func TestBrokerConnectionErrorsGetAFix(t *testing.T) {
 	reset := &net.OpError{Op: "write", Err: syscall.ECONNRESET}
 	uri, err := amqp091.ParseURI("amqps://guest:guest@localhost/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	for name, test := range map[string]struct {
 		err        error
 		check, fix string

@@ -16,34 +16,19 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-func TestTheDocumentedGrantsAreEnough(t *testing.T) {
-	p := healthy(t, services.SharedPostgres(t))
-	role := p.relayRole("REPLICATION")
-	app, _ := p.role("")
-	p.exec("GRANT USAGE ON SCHEMA public TO "+app, messageGrant(app))
-	p.AppRoles = []string{app}
-	r := p.examine()
-	r.wantOthersOK()
-	r.want(doctor.OK, doctor.Grants, "application", "nothing else")
-	p.exec("REVOKE pg_read_all_stats FROM " + role)
-	r = p.examine()
-	r.want(doctor.OK, doctor.Cleanup, "transactions", "hidden from role")
-}
-
 // The relay logs in, or an administrator examines its role.
 func TestFaultsOfTheRelaysRoleAreRepairedByTheFix(t *testing.T) {
 	t.Parallel()
 	fault := func(administrator bool) func(doctor.Level, doctor.Area, string, string, ...string) breakage {
 		return func(level doctor.Level, area doctor.Area, check, statement string, words ...string) breakage {
-			return breakage{func(p *patient) {
-				role, database := p.relayRole("REPLICATION"), outbox.QuoteIdentifier(p.conn.Config().Database)
+			return broken(level, string(area)+"/"+check, statement, words).after(func(p *patient) {
+				p.named = p.relayRole("REPLICATION")
 				if administrator {
 					p.Administrator = true
-					p.asRole(role)
+					p.asRole(p.named)
 				}
 				p.examine().wantOthersOK()
-				p.exec(strings.NewReplacer("$ROLE", role, "$DATABASE", database).Replace(statement))
-			}, level, area, check, words, false}
+			})
 		}
 	}
 	login, role := fault(false), fault(true)
@@ -57,6 +42,7 @@ func TestFaultsOfTheRelaysRoleAreRepairedByTheFix(t *testing.T) {
 			"10s", "SET idle_session_timeout = 0"),
 		"read-only by default": login(warning, postgres, "read_only", "ALTER ROLE $ROLE SET default_transaction_read_only = on",
 			"cannot insert", "disk is almost full", "SET default_transaction_read_only = off"),
+		"hidden transactions": login(doctor.OK, doctor.Cleanup, "transactions", "REVOKE pg_read_all_stats FROM $ROLE", "hidden from role"),
 		"no replication": login(problem, postgres, "replication", "ALTER ROLE $ROLE NOREPLICATION",
 			"may not replicate", "ALTER ROLE", "--mode poll"),
 		"no grants on the outbox": login(problem, grants, "relay", "REVOKE SELECT, DELETE ON outbox FROM $ROLE",
@@ -88,7 +74,7 @@ func TestFaultsOfTheRelaysRoleAreRepairedByTheFix(t *testing.T) {
 func TestAnOperatorNeedsNoPrivilegesOfTheRelay(t *testing.T) {
 	p := onDatabase(t, services.SharedPostgres(t).Database(t))
 	p.setup()
-	name, login := p.role("")
+	name, login := p.Role("")
 	p.exec("GRANT USAGE ON SCHEMA public TO "+name, "GRANT SELECT ON outbox, outbox_dead_letter, outbox_migrations TO "+name)
 	p.as(login)
 	p.examine().want(doctor.Problem, doctor.Grants, "relay", "may not")
@@ -100,7 +86,7 @@ func TestAnOperatorNeedsNoPrivilegesOfTheRelay(t *testing.T) {
 func TestALoginMayActAsTheRelaysRole(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	group := p.relayRole("REPLICATION")
-	lease, login := p.role("REPLICATION CONNECTION LIMIT 6")
+	lease, login := p.Role("REPLICATION CONNECTION LIMIT 6")
 	p.exec("GRANT "+group+" TO "+lease, "ALTER ROLE "+lease+" SET role = "+group)
 	p.as(login)
 	p.fix(p.examine().want(doctor.Warning, doctor.Postgres, "connections", lease, "may open 6 connections"))
@@ -116,7 +102,7 @@ func TestALoginMayActAsTheRelaysRole(t *testing.T) {
 func TestRowLevelSecurityIsReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.relayRole("REPLICATION")
-	app, _ := p.role("")
+	app, _ := p.Role("")
 	p.AppRoles = []string{app}
 	p.exec("GRANT USAGE ON SCHEMA public TO "+app, messageGrant(app), "ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
 	r := p.examine()
@@ -134,7 +120,7 @@ func TestRepairsRunNothingThatANameHides(t *testing.T) {
 	for _, name := range []string{
 		"a;\nDROP TABLE victim; --", "a\"; DROP TABLE victim; --", "a\r; DROP TABLE victim; --", "a'; DROP TABLE victim; --", "$$; DROP TABLE victim; $$", "a\u202e;\nDROP TABLE victim",
 	} {
-		role, _ := p.role("REPLICATION")
+		role, _ := p.Role("REPLICATION")
 		renamed := role[:20] + name
 		p.exec("ALTER SEQUENCE "+outbox.QuoteIdentifier(sequence)+" RENAME TO "+outbox.QuoteIdentifier(name),
 			"ALTER ROLE "+role+" RENAME TO "+outbox.QuoteIdentifier(renamed), "SET ROLE "+outbox.QuoteIdentifier(renamed), "RESET ROLE")
@@ -147,7 +133,7 @@ func TestRepairsRunNothingThatANameHides(t *testing.T) {
 			if repair.SQL == "" {
 				continue
 			}
-			if err := repair.Run(t.Context(), p.conn.PgConn()); err != nil {
+			if err := repair.Run(t.Context(), p.Conn.PgConn()); err != nil {
 				t.Errorf("%q: %s: %v", name, repair, err)
 			}
 		}
@@ -163,7 +149,7 @@ func TestRepairsRunNothingThatANameHides(t *testing.T) {
 func TestARepairIsOneStatement(t *testing.T) {
 	p := onDatabase(t, services.SharedPostgres(t).Database(t))
 	var refused *pgconn.PgError
-	if err := (doctor.Repair{SQL: "SELECT 1; SELECT 2"}).Run(t.Context(), p.conn.PgConn()); !errors.As(err, &refused) || refused.Code != "42601" {
+	if err := (doctor.Repair{SQL: "SELECT 1; SELECT 2"}).Run(t.Context(), p.Conn.PgConn()); !errors.As(err, &refused) || refused.Code != "42601" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -176,7 +162,7 @@ func TestPostgresReadsQuotedNames(t *testing.T) {
 		statement := "SELECT " + outbox.QuoteLiteral(name) + ", k.* FROM (SELECT attname FROM pg_attribute WHERE attrelid = " +
 			outbox.QuoteLiteral(outbox.Table{Schema: "public", Name: name}.SQL()) + "::regclass AND attnum = 1) k"
 		p.exec("CREATE TABLE " + outbox.Table{Schema: "public", Name: name}.Printed() + " (" + outbox.QuoteIdentifier(name) + " text)")
-		if err := p.conn.QueryRow(t.Context(), statement).Scan(&text, &column); err != nil || text != name || column != name {
+		if err := p.Conn.QueryRow(t.Context(), statement).Scan(&text, &column); err != nil || text != name || column != name {
 			t.Errorf("%q: got %q, %q, %v", name, text, column, err)
 		}
 	}
@@ -191,7 +177,7 @@ func TestTheApplicationsRoleIsExamined(t *testing.T) {
 	p.AppRoles = []string{"No such role"}
 	p.examine().want(doctor.Problem, doctor.Grants, "application", "does not exist", `CREATE ROLE "No such role" LOGIN`)
 
-	app, _ := p.role("")
+	app, _ := p.Role("")
 	p.AppRoles = []string{app}
 	p.exec("REVOKE ALL ON SCHEMA public FROM PUBLIC")
 	f := p.examine().want(doctor.Problem, doctor.Grants, "application", "may not use schema public", "INSERT into public.outbox")
@@ -205,7 +191,7 @@ func TestTheApplicationsRoleIsExamined(t *testing.T) {
 // An identity column needs no grant for its sequence, a default of nextval does.
 func TestTheApplicationsSequencesAreExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
-	app, _ := p.role("")
+	app, _ := p.Role("")
 	p.AppRoles = []string{app}
 	p.exec("GRANT USAGE ON SCHEMA public TO "+app, messageGrant(app))
 	p.examine().wantOthersOK()
@@ -218,11 +204,11 @@ func TestTheApplicationsSequencesAreExamined(t *testing.T) {
 // The finding says which ORMs fail, and its grant is what they need.
 func TestTheApplicationsColumnGrantsAreExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
-	app, _ := p.role("")
+	app, _ := p.Role("")
 	p.AppRoles = []string{app}
 	p.exec("GRANT USAGE ON SCHEMA public TO "+app, messageGrant(app))
 	insert := "SET ROLE " + app + "; INSERT INTO outbox (routing_key, payload) VALUES ('k', '1') RETURNING id, message_id"
-	if _, err := p.conn.Exec(t.Context(), insert); err == nil {
+	if _, err := p.Conn.Exec(t.Context(), insert); err == nil {
 		t.Fatal("it can already read the id")
 	}
 	p.exec("RESET ROLE")
@@ -240,12 +226,10 @@ func TestTheApplicationsColumnGrantsAreExamined(t *testing.T) {
 
 	p.exec("REVOKE ALL ON outbox FROM " + app)
 	p.examine().want(doctor.Problem, doctor.Grants, "application", "may not INSERT")
-	if _, err := migrations.MakeFunctions(t.Context(), p.conn, p.Table); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := grants.Make(t.Context(), p.conn, app, grants.Calls(p.Table)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := migrations.MakeFunctions(t.Context(), p.Conn, p.Table)
+	must(t, err)
+	_, err = grants.Make(t.Context(), p.Conn, app, grants.Calls(p.Table))
+	must(t, err)
 	p.examine().want(doctor.OK, doctor.Grants, "application", "may call public.outbox_enqueue")
 	p.exec(messageGrant(app), grant)
 	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT and read id, message_id")
@@ -254,8 +238,8 @@ func TestTheApplicationsColumnGrantsAreExamined(t *testing.T) {
 // Each role has findings of its own.
 func TestSeveralApplicationsAreExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
-	good, _ := p.role("")
-	bad, _ := p.role("")
+	good, _ := p.Role("")
+	bad, _ := p.Role("")
 	p.AppRoles = []string{good, bad, "No such role"}
 	p.exec("GRANT USAGE ON SCHEMA public TO "+good+", "+bad, messageGrant(good), messageGrant(bad), "GRANT DELETE ON outbox TO "+bad)
 	of := func(role string) report {
@@ -274,11 +258,11 @@ func TestSeveralApplicationsAreExamined(t *testing.T) {
 func TestRolesThatMayChangeRowsAreReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
 	p.relayRole("REPLICATION")
-	operator, _ := p.role("")
-	member, _ := p.role("IN ROLE " + operator)
+	operator, _ := p.Role("")
+	member, _ := p.Role("IN ROLE " + operator)
 	p.exec("GRANT SELECT, UPDATE, INSERT ON outbox TO "+operator, "GRANT SELECT, DELETE ON outbox_dead_letter TO "+operator, "GRANT UPDATE, DELETE ON outbox TO "+member)
-	app, _ := p.role("")
-	login, _ := p.role("IN ROLE " + app)
+	app, _ := p.Role("")
+	login, _ := p.Role("IN ROLE " + app)
 	p.examine().want(doctor.OK, doctor.Grants, "writers")
 	for _, test := range []struct{ grant, words, revoke string }{
 		{"GRANT UPDATE ON outbox TO " + app, "may UPDATE", "REVOKE UPDATE ON"},
@@ -305,8 +289,8 @@ func TestRolesThatMayChangeRowsAreReported(t *testing.T) {
 // The documented columns are enough. More of the relay's own, from wherever, are reported.
 func TestTheApplicationMayOnlySetTheColumnsOfAMessage(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
-	group, _ := p.role("")
-	app, _ := p.role("IN ROLE " + group)
+	group, _ := p.Role("")
+	app, _ := p.Role("IN ROLE " + group)
 	p.AppRoles = []string{app}
 	p.exec("GRANT USAGE ON SCHEMA public TO " + group)
 	for _, grant := range []string{

@@ -192,9 +192,8 @@ func TestAQueueThatIsDownIsNotDeclared(t *testing.T) {
 	channel, err := services.DialAMQP(t, strings.Replace(p.RabbitMQ.Value, up.Addr(), down.Addr(), 1)).Channel()
 	must(t, err)
 	for _, queue := range []string{"aa", "classic"} {
-		if _, err := channel.QueueDeclare(queue, true, false, false, false, nil); err != nil {
-			t.Fatal(err)
-		}
+		_, err := channel.QueueDeclare(queue, true, false, false, false, nil)
+		must(t, err)
 	}
 	must(t, channel.QueueBind("classic", "k", "amq.topic", false, nil))
 	p.exec(`INSERT INTO outbox (exchange, routing_key, payload) VALUES ('', 'classic', '1'), ('amq.topic', 'k', '1'), ('', 'none', '1')`)

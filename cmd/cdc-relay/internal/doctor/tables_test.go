@@ -45,29 +45,24 @@ func TestBrokenTablesAreRepairedByTheFix(t *testing.T) {
 		"autovacuum off for the table": warns("cleanup/autovacuum", "ALTER TABLE outbox SET (autovacuum_enabled = off)", "RESET (autovacuum_enabled)"),
 		"autovacuum of an ordinary table": warns("cleanup/autovacuum", "ALTER TABLE outbox RESET (autovacuum_vacuum_scale_factor, autovacuum_vacuum_cost_delay)",
 			"SET (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_cost_delay=0)"),
-		"names that need quotes": {func(p *patient) {
+		"names that need quotes": warns("cleanup/autovacuum", "ALTER TABLE "+quotedTable+" SET (autovacuum_enabled = false)", "ALTER TABLE "+quotedTable+" RESET").after(func(p *patient) {
 			p.Table = outbox.Table{Schema: "My Schema", Name: `Out"Box`}
 			p.Publication, p.Slot = "Pub", p.Slot+"_2"
 			p.setup()
-			p.exec(`ALTER TABLE ` + quotedTable + ` SET (autovacuum_enabled = false)`)
-		}, doctor.Warning, doctor.Cleanup, "autovacuum", []string{"ALTER TABLE " + quotedTable + " RESET"}, false},
-		"a mistyped table": {func(p *patient) {
-			p.Table.Name = "outbx"
-		}, doctor.Problem, doctor.Tables, "table", []string{
-			"table public.outbx does not exist in database", ", which has public.outbox", "# --table public.outbox, if that is meant", "# else: cdc-relay setup --table public.outbx",
-		}, true},
-		"another schema": {func(p *patient) {
-			p.Table.Schema = "billing"
-		}, doctor.Problem, doctor.Tables, "table", []string{"which has public.outbox", "# --table public.outbox, if that is meant"}, true},
-		"quoted names in commands": {func(p *patient) {
+		}),
+		"a mistyped table": wrong("tables/table", "", "table public.outbx does not exist in database", ", which has public.outbox",
+			"# --table public.outbox, if that is meant", "# else: cdc-relay setup --table public.outbx").after(func(p *patient) { p.Table.Name = "outbx" }).keep(),
+		"another schema": wrong("tables/table", "", "which has public.outbox",
+			"# --table public.outbox, if that is meant").after(func(p *patient) { p.Table.Schema = "billing" }).keep(),
+		"quoted names in commands": wrong("tables/table", "", `cdc-relay setup --table '"My Schema"."It'\''s"' --slot `).after(func(p *patient) {
 			p.Table = outbox.Table{Schema: "My Schema", Name: `It's`}
 			p.Slot, p.Publication = p.Slot+"_2", p.Publication+"_2"
-		}, doctor.Problem, doctor.Tables, "table", []string{`cdc-relay setup --table '"My Schema"."It'\''s"' --slot `}, false},
+		}),
 	})
 }
 
 func (p *patient) partition() {
-	p.t.Helper()
+	p.Helper()
 	p.exec("CREATE TABLE parts (LIKE outbox INCLUDING ALL) PARTITION BY RANGE (id)", "CREATE TABLE part1 PARTITION OF parts FOR VALUES FROM (0) TO (1000000)",
 		"DROP TABLE outbox", "ALTER TABLE parts RENAME TO outbox", "ALTER PUBLICATION "+p.Publication+" ADD TABLE outbox")
 }
@@ -87,13 +82,7 @@ func TestAPartitionedTableIsExamined(t *testing.T) {
 func TestBrokenPartitionsAreRepairedByTheFix(t *testing.T) {
 	t.Parallel()
 	part := func(level doctor.Level, check, statements string, words ...string) breakage {
-		b := broken(level, "tables/"+check, statements, words)
-		breaks := b.breaks
-		b.breaks = func(p *patient) {
-			p.partition()
-			breaks(p)
-		}
-		return b
+		return broken(level, "tables/"+check, statements, words).after((*patient).partition)
 	}
 	breakAndFix(t, map[string]breakage{
 		"a trigger": part(doctor.Problem, "triggers", returnsNull+"CREATE TRIGGER guard BEFORE DELETE ON part1 FOR EACH ROW EXECUTE FUNCTION f()",
