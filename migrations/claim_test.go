@@ -51,14 +51,12 @@ func TestFunctionsOfOtherRolesLoseTheirGrants(t *testing.T) {
 	}
 	makeBoth := func(role string) {
 		t.Helper()
-		_, err := migrations.MakeFunctions(t.Context(), conn, table)
-		must(t, err)
+		makeFunctions(t, conn, table)
 		if role != "" {
 			letCall(t, conn, table, role)
 		}
-		if _, err := migrations.MakeHistory(t.Context(), conn, table); err != nil {
-			t.Fatal(err)
-		}
+		_, err := migrations.MakeHistory(t.Context(), conn, table)
+		must(t, err)
 	}
 	makeBoth("")
 	wantCallers()

@@ -17,9 +17,8 @@ func TestNoAdvisoryLockStopsTheOwner(t *testing.T) {
 	conn, stranger := tabletest.Connect(t, url), tabletest.Connect(t, url)
 	exec1(t, stranger, "SELECT pg_advisory_lock(7161958354269858913)") // that of earlier versions
 	up(t, conn, tabletest.Name())
-	if _, err := migrations.MakeHistory(t.Context(), conn, tabletest.Name()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := migrations.MakeHistory(t.Context(), conn, tabletest.Name())
+	must(t, err)
 	exec1(t, stranger, "SELECT pg_advisory_lock(hashtextextended('cdc-relay history', 'outbox_published'::regclass::oid::bigint))")
 	exec1(t, conn, "CREATE TABLE outbox_p20200101 PARTITION OF outbox_published FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')")
 	is(t, conn, 1, "SELECT outbox_rotate(interval '1 h')")

@@ -1,10 +1,7 @@
 package migrations_test
 
 import (
-	"context"
 	"errors"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -24,16 +21,13 @@ func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 
 func exec1(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
-	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	tabletest.Run(t, conn, sql, args...)
 }
 
 func up(t *testing.T, conn *pgx.Conn, table outbox.Table) {
 	t.Helper()
-	if _, _, err := migrations.Up(t.Context(), conn, table); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := migrations.Up(t.Context(), conn, table)
+	must(t, err)
 }
 
 func weirdTables() []outbox.Table {
@@ -95,19 +89,11 @@ func TestUpNamesAnExistingTable(t *testing.T) {
 // as connects with a new role that has these grants.
 func as(t *testing.T, url string, owner *pgx.Conn, grants ...string) *pgx.Conn {
 	t.Helper()
-	role := services.Name(t)
-	exec1(t, owner, "CREATE ROLE "+role)
-	t.Cleanup(func() {
-		if _, err := owner.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
-			t.Error(err)
-		}
-	})
+	role, address := (&tabletest.Tables{TB: t, URL: url, Conn: owner}).Role("")
 	for _, grant := range grants {
 		exec1(t, owner, grant+" TO "+role)
 	}
-	conn := tabletest.Connect(t, url)
-	exec1(t, conn, "SET ROLE "+role)
-	return conn
+	return tabletest.Connect(t, address)
 }
 
 func TestStatusAndIdleUpNeedOnlySelectOnTheVersion(t *testing.T) {
@@ -165,7 +151,7 @@ func TestTheScriptCreatesTheSameTables(t *testing.T) {
 		up(t, conn, table)
 		script, err := migrations.SQL(table)
 		must(t, err)
-		psql(t, theirs, script)
+		tabletest.Psql(t, theirs, script)
 		must(t, pgx.BeginFunc(t.Context(), byScript, func(tx pgx.Tx) error { // it can be run again
 			if _, err := tx.Exec(t.Context(), script); err != nil {
 				return err
@@ -186,20 +172,6 @@ func TestTheScriptCreatesTheSameTables(t *testing.T) {
 	want, got := catalog(t, conn), catalog(t, byScript)
 	if want != got {
 		t.Errorf("the catalogs differ.\nUp:\n%s\nscript:\n%s", want, got)
-	}
-}
-
-func psql(t *testing.T, url, script string, flags ...string) {
-	t.Helper()
-	program, err := exec.LookPath("psql")
-	if err != nil {
-		t.Skip("psql is not installed")
-	}
-	cmd := exec.CommandContext(t.Context(), program, append(flags, "-X", "-q", "-d", url)...)
-	cmd.Env = append(os.Environ(), "PGOPTIONS=-c client_min_messages=warning")
-	cmd.Stdin = strings.NewReader(script)
-	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
-		t.Fatalf("psql: %v\n%s", err, out)
 	}
 }
 

@@ -3,8 +3,6 @@ package provision
 import (
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -100,9 +98,8 @@ func TestForeignSlotsAreRejected(t *testing.T) {
 		{`is not a pgoutput slot (plugin "test_decoding")`, func() { create(`SELECT pg_create_logical_replication_slot('%s', 'test_decoding')`) }},
 		{`is not a pgoutput slot, but a physical one`, func() { create(`SELECT pg_create_physical_replication_slot('%s')`) }},
 		{`belongs to another database`, func() {
-			if _, err := slot.Query(t.Context(), elsewhere, slot.CreateSQL(f.names.Slot, slot.Options{})); err != nil {
-				t.Fatal(err)
-			}
+			_, err := slot.Query(t.Context(), elsewhere, slot.CreateSQL(f.names.Slot, slot.Options{}))
+			must(t, err)
 		}},
 	} {
 		c.make()
@@ -121,9 +118,8 @@ func TestForeignSlotsAreRejected(t *testing.T) {
 		if f.Slot("slot_name") == "" {
 			t.Fatal("a foreign slot was dropped")
 		}
-		if _, err := slot.Query(t.Context(), elsewhere, drop); err != nil {
-			t.Fatal(err)
-		}
+		_, err = slot.Query(t.Context(), elsewhere, drop)
+		must(t, err)
 	}
 }
 
@@ -228,21 +224,10 @@ func TestTeardownRejectsASlotInUse(t *testing.T) {
 }
 
 func TestSetupSQLRunsInPsql(t *testing.T) {
-	psql, err := exec.LookPath("psql")
-	if err != nil {
-		if os.Getenv("CDC_RELAY_ALLOW_SKIPS") == "1" {
-			t.Skip("SKIPPED: no psql")
-		}
-		t.Fatal("needs psql: install a Postgres client")
-	}
 	f := newFixture(t)
 	f.Exec(`CREATE TABLE "Out'box\" (id bigint)`)
 	f.names.Table.Name, f.names.Publication = `Out'box\`, `Pub "lic'\`
-	cmd := exec.CommandContext(t.Context(), psql, "-X", "-v", "ON_ERROR_STOP=1", f.URL)
-	cmd.Stdin = strings.NewReader(SetupSQL(f.names))
-	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, output)
-	}
+	tabletest.Psql(t, f.URL, SetupSQL(f.names))
 	f.wantLines(f.mustSetup(), nil)
 }
 

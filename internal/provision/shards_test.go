@@ -121,9 +121,8 @@ func TestARowFilterOfAnotherShardIsRejected(t *testing.T) {
 		}
 		f.Exec(fix + names.Shard.Condition("") + ")") // the hint must fix it
 		f.wantLines(f.mustSetUp(names), []string{"created slot " + names.Slot})
-		if _, err := Teardown(t.Context(), f.Conn.PgConn(), names); err != nil {
-			t.Fatal(err)
-		}
+		_, err = Teardown(t.Context(), f.Conn.PgConn(), names)
+		must(t, err)
 	}
 	f.Exec(`CREATE PUBLICATION "` + names.Publication + `" FOR TABLE other WITH (publish = 'insert', publish_via_partition_root = true)`)
 	f.wantLines(f.mustSetUp(names), []string{`added table public.outbox to publication ` + names.Publication, "created slot " + names.Slot})

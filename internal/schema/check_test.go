@@ -59,9 +59,8 @@ func TestCheckNamesMissingColumns(t *testing.T) {
 		`ALTER TABLE "public"."outbox" ADD COLUMN "last_error" text; ALTER TABLE "public"."outbox" ADD COLUMN "headers" jsonb;`)
 	columns(`ALTER TABLE outbox_dead_letter RENAME dead_at TO old_dead_at`, "table public.outbox_dead_letter has no column dead_at",
 		`ALTER TABLE "public"."outbox_dead_letter" RENAME COLUMN "old_dead_at" TO "dead_at";`)
-	if _, err := migrations.MakeHistory(t.Context(), f.Conn, tabletest.Name()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := migrations.MakeHistory(t.Context(), f.Conn, tabletest.Name())
+	services.Must(t, err)
 	columns(`ALTER TABLE outbox_published DROP headers`, "table public.outbox_published has no column headers", `ALTER TABLE "public"."outbox_published" ADD COLUMN "headers" jsonb;`)
 	if err := (schema.Use{Table: tabletest.Name(), History: time.Hour}).Check(t.Context(), f.Conn); err != nil {
 		t.Error(err)

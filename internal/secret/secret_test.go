@@ -9,13 +9,12 @@ import (
 	"time"
 
 	"github.com/cdc-relay/cdc-relay/internal/secret"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 func write(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, os.WriteFile(file, []byte(text), 0o600))
 }
 
 func wantText(t *testing.T, of secret.Text, want string) {
@@ -29,21 +28,13 @@ func wantText(t *testing.T, of secret.Text, want string) {
 func TestAMountedSecretOfKubernetesIsReadAgain(t *testing.T) {
 	mount := t.TempDir()
 	version := func(name, text string) {
-		if err := os.Mkdir(filepath.Join(mount, name), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		services.Must(t, os.Mkdir(filepath.Join(mount, name), 0o700))
 		write(t, filepath.Join(mount, name, "url"), text)
-		if err := os.Symlink(name, filepath.Join(mount, "..data_tmp")); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(filepath.Join(mount, "..data_tmp"), filepath.Join(mount, "..data")); err != nil {
-			t.Fatal(err)
-		}
+		services.Must(t, os.Symlink(name, filepath.Join(mount, "..data_tmp")))
+		services.Must(t, os.Rename(filepath.Join(mount, "..data_tmp"), filepath.Join(mount, "..data")))
 	}
 	version("..first", "old\n")
-	if err := os.Symlink(filepath.Join("..data", "url"), filepath.Join(mount, "url")); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, os.Symlink(filepath.Join("..data", "url"), filepath.Join(mount, "url")))
 	of := secret.Text{File: filepath.Join(mount, "url")}
 	wantText(t, of, "old")
 	version("..second", "new\n")
@@ -56,9 +47,7 @@ func TestARenamedFileIsReadAgain(t *testing.T) {
 	write(t, of.File, "old\r\n")
 	wantText(t, of, "old")
 	write(t, of.File+".new", "new")
-	if err := os.Rename(of.File+".new", of.File); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, os.Rename(of.File+".new", of.File))
 	wantText(t, of, "new")
 }
 
@@ -86,9 +75,7 @@ func TestTheOriginOfARejectedPassword(t *testing.T) {
 	of := secret.Text{File: filepath.Join(t.TempDir(), "url")}
 	write(t, of.File, "x")
 	written := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
-	if err := os.Chtimes(of.File, written, written); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, os.Chtimes(of.File, written, written))
 	if got, want := of.Origin(), "the password is that of "+of.File+", written 2026-02-03T04:05:06Z"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -193,6 +195,20 @@ func (f *Tables) Lines(sql string, args ...any) string {
 		f.Fatalf("%s: %v", sql, err)
 	}
 	return strings.Join(lines, "\n")
+}
+
+// Psql runs a script with psql. A warning fails the test.
+func Psql(t testing.TB, url, script string, flags ...string) {
+	t.Helper()
+	program, err := exec.LookPath("psql")
+	services.Must(t, err)
+	var warnings strings.Builder
+	cmd := exec.CommandContext(t.Context(), program, append(flags, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url)...)
+	cmd.Env = append(os.Environ(), "PGOPTIONS=-c client_min_messages=warning")
+	cmd.Stdin, cmd.Stderr = strings.NewReader(script), &warnings
+	if err := cmd.Run(); err != nil || warnings.Len() > 0 {
+		t.Fatalf("psql: %v\n%s", err, &warnings)
+	}
 }
 
 // AddColumns adds columns of an application to both tables, with the names of computed columns.

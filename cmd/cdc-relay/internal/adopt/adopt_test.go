@@ -1,9 +1,7 @@
 package adopt_test
 
 import (
-	"context"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -31,22 +29,16 @@ type shop struct {
 
 func open(t *testing.T, tables ...string) *shop {
 	t.Helper()
-	s := &shop{Tables: tabletest.New(t), role: services.Name(t), outbox: tabletest.Name()}
+	s := &shop{Tables: tabletest.New(t), outbox: tabletest.Name()}
 	for _, table := range tables {
 		s.Exec(table)
 	}
-	s.Exec("CREATE ROLE " + s.role + " LOGIN PASSWORD 's3cr3t'; GRANT USAGE ON SCHEMA public TO " + s.role)
+	role, address := s.Role("")
+	s.role = role
+	s.Exec("GRANT USAGE ON SCHEMA public TO " + s.role)
 	s.Exec("DO $$ DECLARE t text; BEGIN FOR t IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename !~ '^outbox(_migrations|_dead_letter)?$' " +
 		"LOOP EXECUTE format('GRANT SELECT, INSERT, DELETE ON %I TO " + s.role + "', t); END LOOP; END $$; GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO " + s.role)
-	t.Cleanup(func() {
-		if _, err := s.Conn.Exec(context.Background(), "DROP OWNED BY "+s.role+"; DROP ROLE "+s.role); err != nil {
-			t.Error(err)
-		}
-	})
-	address, err := url.Parse(s.URL)
-	must(t, err)
-	address.User = url.UserPassword(s.role, "s3cr3t")
-	s.app = tabletest.Connect(t, address.String())
+	s.app = tabletest.Connect(t, address)
 	return s
 }
 

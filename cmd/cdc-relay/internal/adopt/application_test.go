@@ -282,9 +282,8 @@ func TestATableWithHiddenRowsIsRejected(t *testing.T) {
 	refused(s.Conn)
 	refused(s.app)
 	s.Exec("ALTER TABLE events NO FORCE ROW LEVEL SECURITY")
-	if _, err := adopt.Adopt(t.Context(), tabletest.Connect(t, s.app.Config().ConnString()), r); err != nil {
-		t.Fatal(err)
-	}
+	_, err := adopt.Adopt(t.Context(), tabletest.Connect(t, s.app.Config().ConnString()), r)
+	must(t, err)
 	s.insert("INSERT INTO events (topic, body) VALUES ('t', '1')")
 	s.want(row{"body": "1"})
 	s.wantEmpty("events")

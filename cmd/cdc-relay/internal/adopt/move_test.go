@@ -3,7 +3,6 @@ package adopt_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -163,15 +162,14 @@ func TestALockedTableIsNamed(t *testing.T) {
 }
 
 func TestAdoptedTablesSurviveADump(t *testing.T) {
-	need(t, "pg_dump", "psql")
 	s := open(t, events)
 	s.adopt(s.request("", "events", eventMap, ""))
 	dump, err := exec.CommandContext(t.Context(), "pg_dump", "--no-owner", "--no-privileges", s.URL).Output()
 	if err != nil {
-		t.Skip("pg_dump is of another version")
+		t.Skip("pg_dump is missing, or of another version")
 	}
 	url := services.Database(t)
-	psql(t, url, string(dump))
+	tabletest.Psql(t, url, string(dump))
 	conn := tabletest.Connect(t, url)
 	other := shop{Tables: &tabletest.Tables{TB: t, Conn: conn}, app: conn, outbox: s.outbox}
 	other.works(1)
@@ -179,39 +177,18 @@ func TestAdoptedTablesSurviveADump(t *testing.T) {
 	other.want(row{"routing_key": "t", "body": "1"})
 }
 
-func need(t *testing.T, programs ...string) {
-	t.Helper()
-	for _, program := range programs {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip(program + " is not installed")
-		}
-	}
-}
-
-func psql(t *testing.T, url, script string) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url)
-	cmd.Env = append(os.Environ(), "PGOPTIONS=-c client_min_messages=warning")
-	cmd.Stdin = strings.NewReader(script)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("psql: %v\n%s", err, out)
-	}
-}
-
 func TestTheScriptForPsqlAdoptsTheTable(t *testing.T) {
-	need(t, "psql")
 	const name = `o'u"t$body$ `
 	s := open(t, `CREATE SCHEMA "s'$body$"`, `CREATE TABLE "s'$body$"."e""v" ("i""d" serial PRIMARY KEY, "to'pic" text, "$body$" text)`)
 	s.outbox = outbox.Table{Schema: "public", Name: name}
-	if _, _, err := migrations.Up(t.Context(), s.Conn, s.outbox); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := migrations.Up(t.Context(), s.Conn, s.outbox)
+	must(t, err)
 	s.Exec(`INSERT INTO "s'$body$"."e""v" ("to'pic", "$body$") SELECT 't', i FROM generate_series(1, 2500) i`)
 	r := adopt.Request{Outbox: s.outbox, From: outbox.Table{Schema: "s'$body$", Name: `e"v`}, Set: []string{`routing_key="to'pic"||'$body$'`, `payload="$body$"`, `message_id="i""d"`}, Waiting: "all"}
 	script, err := adopt.SQL(t.Context(), s.Conn, r)
 	must(t, err)
 	for range 2 {
-		psql(t, s.URL, script)
+		tabletest.Psql(t, s.URL, script)
 	}
 	s.Exec(`INSERT INTO "s'$body$"."e""v" ("to'pic", "$body$") VALUES ('t', 'x')`)
 	if got := tabletest.One[string](s, "SELECT count(*) || ' ' || max(routing_key) || ' ' || encode(max(payload_bytes::text)::bytea, 'escape') FROM "+s.outbox.SQL()); !strings.HasPrefix(got, "2501 t$body$ ") {
@@ -221,7 +198,7 @@ func TestTheScriptForPsqlAdoptsTheTable(t *testing.T) {
 	if err != nil || !works(a) || a.Table != r.From {
 		t.Fatalf("got %+v, %v", a, err)
 	}
-	psql(t, s.URL, a.UndoSQL())
+	tabletest.Psql(t, s.URL, a.UndoSQL())
 	s.works(0)
 }
 
