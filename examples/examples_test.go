@@ -4,31 +4,30 @@ package examples_test
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestMain(m *testing.M) { services.Main(m) }
 
 func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 
-// stack is a producer with its consumer.
-type stack struct {
-	name string
-	// needs succeeds if the stack is installed.
-	needs, producer string
-	// deliver publishes two messages and consumes them.
-	deliver string
+// example runs in the folder that its name begins with. The command needs succeeds if its programs are installed.
+type example struct {
+	name, needs string
+	run         func(*shop)
+}
+
+// stack is a producer, and a command that publishes two messages and consumes them.
+func stack(name, needs, producer, deliver string) example {
+	return example{name, needs, func(e *shop) { e.produce(producer, deliver) }}
 }
 
 const (
@@ -39,33 +38,33 @@ const (
 	rustBuild = "cargo build --quiet --offline --config debian.toml && "
 )
 
-func stacks() []stack {
-	python := func(name, module string) stack {
-		return stack{"python/" + name, "/usr/bin/python3 -c 'import psycopg, pika, " + module + "'", "/usr/bin/python3 producer_" + name + ".py", drain + "/usr/bin/python3 consumer.py 2"}
+func stacks() []example {
+	python := func(name, module string) example {
+		return stack("python/"+name, "/usr/bin/python3 -c 'import psycopg, pika, "+module+"'", "/usr/bin/python3 producer_"+name+".py", drain+"/usr/bin/python3 consumer.py 2")
 	}
-	node := func(name string) stack {
-		return stack{"node/" + name, "test -d node_modules", "node producer_" + name + ".mjs", drain + "node consumer.mjs 2"}
+	node := func(name string) example {
+		return stack("node/"+name, "test -d node_modules", "node producer_"+name+".mjs", drain+"node consumer.mjs 2")
 	}
-	php := func(name, needs string) stack {
-		return stack{"php/" + name, needs + " && test -e /usr/share/php/PhpAmqpLib/autoload.php", "php producer_" + name + ".php", drain + "php consumer.php 2"}
+	php := func(name, needs string) example {
+		return stack("php/"+name, needs+" && test -e /usr/share/php/PhpAmqpLib/autoload.php", "php producer_"+name+".php", drain+"php consumer.php 2")
 	}
-	java := func(name, producer, jars string) stack {
+	java := func(name, producer, jars string) example {
 		path := debianJars + jars
 		needs := "javac -version && ls " + strings.ReplaceAll(path, ":", " ")
-		return stack{"java/" + name, needs, "java -cp " + path + " " + producer, drain + "java -cp " + path + " Consumer.java 2"}
+		return stack("java/"+name, needs, "java -cp "+path+" "+producer, drain+"java -cp "+path+" Consumer.java 2")
 	}
-	golang := func(name string) stack {
-		return stack{"go/" + name, "go version", "go run ./" + name, drain + "go run ./consumer 2"}
+	golang := func(name string) example {
+		return stack("go/"+name, "go version", "go run ./"+name, drain+"go run ./consumer 2")
 	}
-	return []stack{
-		{"psql/psql", "psql --version", `psql -qX "$DATABASE_URL" -f producer.sql`, `cdc-relay drain --publisher stdout | psql -qX "$DATABASE_URL" -f consumer.sql`},
+	return []example{
+		stack("psql/psql", "psql --version", `psql -qX "$DATABASE_URL" -f producer.sql`, `cdc-relay drain --publisher stdout | psql -qX "$DATABASE_URL" -f consumer.sql`),
 		python("psycopg", "psycopg"), python("sqlalchemy", "sqlalchemy, psycopg2"), python("django", "django, psycopg2"),
 		node("pg"), node("typeorm"), node("sequelize"), node("drizzle"),
 		java("jdbc", "Producer.java", ""), java("spring", "SpringProducer.java", springJars),
-		{"ruby/activerecord", "ruby -e 'require \"active_record\"; require \"pg\"; require \"bunny\"'", "ruby producer.rb", drain + "ruby consumer.rb 2"},
+		stack("ruby/activerecord", "ruby -e 'require \"active_record\"; require \"pg\"; require \"bunny\"'", "ruby producer.rb", drain+"ruby consumer.rb 2"),
 		php("pdo", "php -m | grep -q pdo_pgsql"), php("eloquent", "test -e /usr/share/php/Illuminate/Database/autoload.php"),
 		golang("pgx"), golang("databasesql"), golang("gorm"),
-		{"rust/tokio-postgres", "cargo --version && ls -d /usr/share/cargo/registry/tokio-postgres-*", rustBuild + "target/debug/producer", "cdc-relay drain --publisher exec -- target/debug/consumer"},
+		stack("rust/tokio-postgres", "cargo --version && ls -d /usr/share/cargo/registry/tokio-postgres-*", rustBuild+"target/debug/producer", "cdc-relay drain --publisher exec -- target/debug/consumer"),
 	}
 }
 
@@ -77,89 +76,70 @@ func TestExamples(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../cmd/cdc-relay").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	all := slices.Concat(handlers(), trips(), frameworks())
-	for _, s := range stacks() {
-		all = append(all, example{s.name, s.needs, func(e *shop) { e.run(s) }})
+	run := func(all []example, prepare func(*shop)) {
+		for _, one := range all {
+			t.Run(one.name, func(t *testing.T) {
+				t.Parallel()
+				e := &shop{Tables: &tabletest.Tables{TB: t}, env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))}
+				e.folder, _, _ = strings.Cut(one.name, "/")
+				if out, err := e.command(one.needs); err != nil {
+					t.Skipf("not installed: %v\n%s", err, out)
+				}
+				e.servers()
+				prepare(e)
+				one.run(e)
+			})
+		}
 	}
-	for _, one := range all {
-		t.Run(one.name, func(t *testing.T) {
-			t.Parallel()
-			one.run(newShop(t, one.name, one.needs, bin))
-		})
-	}
-	others := tools()
-	others["go/walk"], others["node/walk"] = walkGo, walkNode
-	for name, run := range others {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			run(t, bin)
-		})
-	}
+	run(slices.Concat(stacks(), handlers(), trips(), frameworks()), (*shop).setup)
+	run(slices.Concat(tools(), walks()), func(*shop) {})
 }
 
 // shop is a database and a virtual host for one example.
 type shop struct {
-	t     *testing.T
-	owner *pgx.Conn
+	*tabletest.Tables
 	// folder is where commands run.
-	folder string
-	env    []string
-	role   string
+	folder       string
+	env          []string
+	role, broker string
 }
 
-func newShop(t *testing.T, name, needs, bin string) *shop {
-	folder, _, _ := strings.Cut(name, "/")
-	e := &shop{t: t, folder: folder, env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))}
-	e.installed(needs)
-	role := services.Name(t)
+// servers creates a database and a virtual host.
+func (e *shop) servers() {
+	e.URL = services.Database(e)
+	e.Conn = tabletest.Connect(e, e.URL)
+	e.broker = services.VHost(e)
+	e.env = append(e.env, "AMQP_URL="+e.broker, "CDC_RELAY_AMQP_URL="+e.broker, "CDC_RELAY_DATABASE_URL="+e.URL, "CDC_RELAY_MODE=poll")
+}
+
+// setup creates the tables, a role of the application, and the queue.
+func (e *shop) setup() {
+	role, app := e.Role("")
 	e.role = role
-	app, broker := e.servers(role, "s3cr3t")
-	e.exec("CREATE ROLE " + role + " LOGIN PASSWORD 's3cr3t'")
-	t.Cleanup(func() { dropRole(t, e.owner, role) })
 	e.do("cdc-relay setup")
 	schema, err := os.ReadFile("schema.sql")
-	must(t, err)
-	e.exec(strings.ReplaceAll(string(schema), `:"app"`, role))
+	must(e, err)
+	e.Exec(strings.ReplaceAll(string(schema), `:"app"`, role))
 	// The examples also work with setup --app-insert-only.
-	e.exec("REVOKE SELECT (id, message_id) ON outbox FROM " + role + "; REVOKE USAGE ON SEQUENCE outbox_id_seq FROM " + role)
+	e.Exec("REVOKE SELECT (id, message_id) ON outbox FROM " + role + "; REVOKE USAGE ON SEQUENCE outbox_id_seq FROM " + role)
 	e.env = append(e.env, "DATABASE_URL="+app)
-	declareQueue(t, broker)
-	return e
+	channel, err := services.DialAMQP(e, e.broker).Channel()
+	must(e, err)
+	_, err = channel.QueueDeclare("orders", true, false, false, false, nil)
+	must(e, err)
 }
 
-// installed skips the test if a command fails.
-func (e *shop) installed(needs string) {
-	if out, err := e.command(needs); err != nil {
-		e.t.Skipf("not installed: %v\n%s", err, out)
-	}
-}
-
-// servers creates a database and a virtual host. It returns the database's URL for a role, which it does not create.
-func (e *shop) servers(role, password string) (app, broker string) {
-	database := services.Database(e.t)
-	broker = services.VHost(e.t)
-	var err error
-	if e.owner, err = pgx.Connect(e.t.Context(), database); err != nil {
-		e.t.Fatal(err)
-	}
-	e.env = append(e.env, "AMQP_URL="+broker, "CDC_RELAY_AMQP_URL="+broker, "CDC_RELAY_DATABASE_URL="+database, "CDC_RELAY_MODE=poll")
-	u, err := url.Parse(database)
-	must(e.t, err)
-	u.User = url.UserPassword(role, password)
-	return u.String(), broker
-}
-
-// run produces, publishes the message twice, as after a crash of a relay, and consumes both.
-func (e *shop) run(s stack) {
-	e.do(s.producer)
+// produce publishes the message of a producer twice, as after a crash of a relay, and consumes both.
+func (e *shop) produce(producer, deliver string) {
+	e.do(producer)
 	e.want("SELECT coalesce(string_agg(routing_key || (payload ->> 'order_id') || ' ' || (payload ->> 'customer'), ','), '') FROM outbox", "orders42 acme")
 	e.want("SELECT string_agg(id::text, ',') FROM orders", "42")
-	e.exec("INSERT INTO outbox (message_id, routing_key, payload) SELECT message_id, routing_key, payload FROM outbox")
-	e.do(s.deliver)
+	e.Exec("INSERT INTO outbox (message_id, routing_key, payload) SELECT message_id, routing_key, payload FROM outbox")
+	e.do(deliver)
 	e.want("SELECT count(*)::text FROM outbox", "0")
 	e.want("SELECT count(*)::text FROM inbox", "1")
 	e.want("SELECT string_agg(order_id::text, ',') FROM parcels", "42")
-	if consumer, ok := strings.CutPrefix(s.deliver, drain); ok {
+	if consumer, ok := strings.CutPrefix(deliver, drain); ok {
 		e.failingWork(strings.TrimSuffix(consumer, "2") + "1")
 	}
 }
@@ -168,21 +148,21 @@ func (e *shop) run(s stack) {
 // for the next consumer.
 func (e *shop) failingWork(consumer string) {
 	const spaces = "json_build_object('order_id', 43)" // {"order_id" : 43}
-	e.exec("INSERT INTO outbox (routing_key, payload) VALUES ('orders', " + spaces + ")")
-	e.exec("ALTER TABLE parcels RENAME TO away")
+	e.Exec("INSERT INTO outbox (routing_key, payload) VALUES ('orders', " + spaces + ")")
+	e.Exec("ALTER TABLE parcels RENAME TO away")
 	e.do("cdc-relay drain")
 	if out, err := e.command(consumer); err == nil || !strings.Contains(out, "parcels") {
-		e.t.Errorf("with a message that cannot be handled, %s: %v\n%s", consumer, err, out)
+		e.Errorf("with a message that cannot be handled, %s: %v\n%s", consumer, err, out)
 	}
 	e.want("SELECT count(*)::text FROM inbox", "1")
-	e.exec("ALTER TABLE away RENAME TO parcels")
+	e.Exec("ALTER TABLE away RENAME TO parcels")
 	e.do(consumer)
 	e.want("SELECT string_agg(order_id::text, ',' ORDER BY order_id) FROM parcels", "42,43")
 }
 
 // command runs a shell line in the folder of the example.
 func (e *shop) command(line string) (string, error) {
-	ctx, cancel := context.WithTimeout(e.t.Context(), await.Hang())
+	ctx, cancel := context.WithTimeout(e.Context(), await.Hang())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-c", line)
 	cmd.Dir, cmd.Env = e.folder, e.env
@@ -191,43 +171,15 @@ func (e *shop) command(line string) (string, error) {
 }
 
 func (e *shop) do(line string) {
-	e.t.Helper()
+	e.Helper()
 	if out, err := e.command(line); err != nil {
-		e.t.Fatalf("%s: %v\n%s", line, err, out)
-	}
-}
-
-func (e *shop) exec(sql string) {
-	e.t.Helper()
-	if _, err := e.owner.Exec(e.t.Context(), sql); err != nil {
-		e.t.Fatal(err)
+		e.Fatalf("%s: %v\n%s", line, err, out)
 	}
 }
 
 func (e *shop) want(query, want string) {
-	e.t.Helper()
-	var got *string
-	must(e.t, e.owner.QueryRow(e.t.Context(), query).Scan(&got))
-	if got == nil || *got != want {
-		e.t.Errorf("%s: got %s, want %q", query, text(got), want)
+	e.Helper()
+	if got := tabletest.One[any](e, query); fmt.Sprint(got) != want {
+		e.Errorf("%s: got %v, want %q", query, got, want)
 	}
-}
-
-func text(s *string) string {
-	if s == nil {
-		return "null"
-	}
-	return fmt.Sprintf("%q", *s)
-}
-
-func declareQueue(t *testing.T, broker string) {
-	t.Helper()
-	conn, err := amqp.Dial(broker)
-	must(t, err)
-	defer func() { _ = conn.Close() }()
-	channel, err := conn.Channel()
-	if err == nil {
-		_, err = channel.QueueDeclare("orders", true, false, false, false, nil)
-	}
-	must(t, err)
 }

@@ -22,8 +22,8 @@ func frameworks() []example {
 
 // receive inserts the message of the page, publishes it twice, and lets a consumer handle both.
 func (e *shop) receive(heading, consumer string) {
-	e.exec(documented(e.t, "frameworks.md", heading, "sql"))
-	e.exec("INSERT INTO outbox (message_id, routing_key, payload, headers) SELECT message_id, routing_key, payload, headers FROM outbox")
+	e.Exec(documented(e, "frameworks.md", heading, "sql"))
+	e.Exec("INSERT INTO outbox (message_id, routing_key, payload, headers) SELECT message_id, routing_key, payload, headers FROM outbox")
 	e.do("cdc-relay drain")
 	e.do(consumer)
 	e.want("SELECT count(*)::text FROM inbox", "1")
@@ -31,7 +31,7 @@ func (e *shop) receive(heading, consumer string) {
 }
 
 // documented returns the first code block in that language below the heading of a page of docs/.
-func documented(t *testing.T, page, heading, language string) string {
+func documented(t testing.TB, page, heading, language string) string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/" + page)
 	must(t, err)

@@ -16,14 +16,10 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
-// example is a handler for --publisher exec.
-type example struct {
-	name, needs string
-	run         func(*shop)
-}
-
+// handlers are those of --publisher exec.
 func handlers() []example {
 	const redis = "redis-server --version && redis-cli --version && "
 	return []example{
@@ -46,7 +42,7 @@ func (e *shop) handHTTP() {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil || !strings.Contains(string(body), r.Header.Get("Idempotency-Key")) {
-			e.t.Errorf("%v: %s", err, body)
+			e.Errorf("%v: %s", err, body)
 		}
 		switch {
 		case strings.Contains(string(body), `"busy"`):
@@ -60,18 +56,18 @@ func (e *shop) handHTTP() {
 		}
 	}))
 	defer server.Close()
-	e.exec(threeMessages)
+	e.Exec(threeMessages)
 	e.do("cdc-relay drain --publisher exec -- ./http.sh " + server.URL)
 	if len(got) != 1 || !strings.Contains(got[0], `"payload":{"n" : 1},`) {
-		e.t.Errorf("the server received %s", got)
+		e.Errorf("the server received %s", got)
 	}
 	e.want("SELECT string_agg(routing_key || ' ' || last_error, ',') FROM outbox", "busy handler_rejected: HTTP 503")
 	e.want("SELECT string_agg(routing_key || ' ' || last_error, ',') FROM outbox_dead_letter", "bad handler_impossible: HTTP 422")
-	e.exec("TRUNCATE outbox")
-	e.exec(oddMessages)
+	e.Exec("TRUNCATE outbox")
+	e.Exec(oddMessages)
 	e.do("cdc-relay drain --publisher exec -- ./http.sh " + server.URL)
 	if len(got) != 3 {
-		e.t.Errorf("the server received %d messages, want 3", len(got))
+		e.Errorf("the server received %d messages, want 3", len(got))
 	}
 }
 
@@ -79,20 +75,20 @@ func (e *shop) handHTTP() {
 func (e *shop) handRedis() {
 	server := startRedis(e)
 	handler := "./redis.sh 127.0.0.1 " + server.port + " "
-	e.exec(threeMessages)
+	e.Exec(threeMessages)
 	e.do("cdc-relay drain --publisher exec -- " + handler + "orders")
 	e.want("SELECT count(*)::text FROM outbox", "0")
 	if out := server.cli("XRANGE orders - +"); strings.Count(out, `"message_id"`) != 3 || !strings.Contains(out, `"payload":{"n" : 1},`) {
-		e.t.Errorf("the stream has %s", out)
+		e.Errorf("the stream has %s", out)
 	}
-	e.exec(oddMessages)
+	e.Exec(oddMessages)
 	e.do("cdc-relay drain --publisher exec -- " + handler + "odd")
 	e.want("SELECT count(*)::text FROM outbox", "0")
 	if out := server.cli("XRANGE odd - +"); len(out) < 140000 {
-		e.t.Errorf("the stream has %d bytes", len(out))
+		e.Errorf("the stream has %d bytes", len(out))
 	}
 	server.cli("SET other 1")
-	e.exec("INSERT INTO outbox (routing_key, payload) VALUES ('good', '4')")
+	e.Exec("INSERT INTO outbox (routing_key, payload) VALUES ('good', '4')")
 	e.do("cdc-relay drain --publisher exec -- " + handler + "other")
 	e.want("SELECT left(last_error, 28) FROM outbox", "handler_rejected: WRONGTYPE ")
 	for _, f := range server.faults() {
@@ -104,7 +100,7 @@ func (e *shop) handRedis() {
 
 // handKafka runs the handler's own tests. One of them lets a relay publish these messages.
 func (e *shop) handKafka() {
-	e.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('orders', '{"n" : 1}'), ('nowhere', '2')`)
+	e.Exec(`INSERT INTO outbox (routing_key, payload) VALUES ('orders', '{"n" : 1}'), ('nowhere', '2')`)
 	e.do("cd kafka && go vet ./... && go test -count 1 ./...")
 	e.want("SELECT string_agg(routing_key || ' ' || attempts, ',') FROM outbox", "nowhere 1")
 }
@@ -118,36 +114,36 @@ type redis struct {
 
 // startRedis starts a server, and stops it after the test.
 func startRedis(e *shop, args ...string) *redis {
-	e.t.Helper()
+	e.Helper()
 	port, err := services.FreePort()
-	must(e.t, err)
+	must(e, err)
 	r := &redis{e: e, port: strconv.Itoa(port)}
-	e.t.Cleanup(r.stop)
+	e.Cleanup(r.stop)
 	r.start(append([]string{"--save", ""}, args...)...)
 	return r
 }
 
 // startSentinel starts a Sentinel for one master, "shop".
 func startSentinel(e *shop, master *redis) *redis {
-	e.t.Helper()
+	e.Helper()
 	port, err := services.FreePort()
-	config := filepath.Join(e.t.TempDir(), "sentinel.conf") // which Sentinel changes
+	config := filepath.Join(e.TempDir(), "sentinel.conf") // which Sentinel changes
 	if err == nil {
 		err = os.WriteFile(config, []byte("sentinel monitor shop 127.0.0.1 "+master.port+" 1\n"), 0o600)
 	}
-	must(e.t, err)
+	must(e, err)
 	r := &redis{e: e, port: strconv.Itoa(port)}
-	e.t.Cleanup(r.stop)
+	e.Cleanup(r.stop)
 	r.start(config, "--sentinel")
 	return r
 }
 
 func (r *redis) start(args ...string) {
-	r.e.t.Helper()
-	args = append(args, "--port", r.port, "--bind", "127.0.0.1", "--dir", r.e.t.TempDir())
+	r.e.Helper()
+	args = append(args, "--port", r.port, "--bind", "127.0.0.1", "--dir", r.e.TempDir())
 	r.process = exec.Command("redis-server", args...)
-	must(r.e.t, r.process.Start())
-	await.Until(r.e.t, "Redis answers", func() bool {
+	must(r.e, r.process.Start())
+	await.Until(r.e, "Redis answers", func() bool {
 		out, err := r.e.command("redis-cli -p " + r.port + " PING")
 		return err == nil && !strings.Contains(out, "refused")
 	})
@@ -163,10 +159,10 @@ func (r *redis) stop() {
 }
 
 func (r *redis) cli(command string) string {
-	r.e.t.Helper()
+	r.e.Helper()
 	out, err := r.e.command("redis-cli -p " + r.port + " " + command)
 	if err != nil {
-		r.e.t.Fatalf("%s: %v\n%s", command, err, out)
+		r.e.Fatalf("%s: %v\n%s", command, err, out)
 	}
 	return out
 }
@@ -194,14 +190,14 @@ func line(routingKey, more string) string {
 }
 
 func (e *shop) answers(handler, outcome, detail, line string) {
-	e.t.Helper()
+	e.Helper()
 	out, err := e.command(handler + " <<'END'\n" + line + "\nEND")
 	var answer struct{ Outcome, Detail string }
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &answer)
 	}
 	if err != nil || answer.Outcome != outcome || !strings.Contains(answer.Detail, detail) {
-		e.t.Errorf("%s: %v, %s, want %s: %s", handler, err, out, outcome, detail)
+		e.Errorf("%s: %v, %s, want %s: %s", handler, err, out, outcome, detail)
 	}
 }
 
@@ -224,31 +220,29 @@ func (e *shop) handCelery() {
 
 // place places orders, by Python code that calls place_order.
 func (e *shop) place(code string) {
-	e.t.Helper()
+	e.Helper()
 	e.do("/usr/bin/python3 -c '\nfrom celery_shop import *\n" + code + "'")
 }
 
 // worker runs a Celery worker until all orders have a parcel. It wants these parcels, in an order.
 func (e *shop) worker(args, order, want string) {
-	e.t.Helper()
-	ctx, cancel := context.WithCancel(e.t.Context())
+	e.Helper()
+	ctx, cancel := context.WithCancel(e.Context())
 	defer cancel()
 	worker := exec.CommandContext(ctx, "/usr/bin/python3", append(strings.Fields("-m celery -A celery_shop worker -P solo -l INFO"), strings.Fields(args)...)...)
 	var log strings.Builder
 	worker.Dir, worker.Env, worker.Stdout, worker.Stderr = e.folder, e.env, &log, &log
-	must(e.t, worker.Start())
-	await.Until(e.t, "the tasks have run", func() bool {
-		var parcels, orders int
-		err := e.owner.QueryRow(e.t.Context(), "SELECT (SELECT count(*) FROM parcels), (SELECT count(*) FROM orders)").Scan(&parcels, &orders)
-		return err == nil && parcels >= orders
+	must(e, worker.Start())
+	await.Until(e, "the tasks have run", func() bool {
+		return tabletest.One[bool](e, "SELECT (SELECT count(*) FROM parcels) >= (SELECT count(*) FROM orders)")
 	})
 	cancel()
 	_ = worker.Wait()
 	e.want("SELECT string_agg(order_id::text, ',' ORDER BY "+order+") FROM parcels", want)
-	if e.t.Failed() {
-		e.t.Log(log.String())
+	if e.Failed() {
+		e.Log(log.String())
 	}
-	e.exec("TRUNCATE parcels, orders")
+	e.Exec("TRUNCATE parcels, orders")
 }
 
 // priorities: Redis has a list for each step of priorities, and 0 is the most urgent one.
@@ -257,7 +251,7 @@ func (e *shop) priorities(server *redis) {
 	e.do(celeryDrain + celery)
 	for _, key := range []string{"celery", `$'celery\x06\x163'`, `$'celery\x06\x169'`} {
 		if n := server.cli("LLEN " + key); n != "1\n" {
-			e.t.Errorf("%s has %s messages, want 1", key, n)
+			e.Errorf("%s has %s messages, want 1", key, n)
 		}
 	}
 	e.worker("", "ctid", "2,1,0")
@@ -277,11 +271,11 @@ place_order(6, headers={"tenant": "acme"}, expires=3600)
 with app.connection_for_write() as connection: app.amqp.queues["events"](connection.default_channel).declare()
 place_order(7, exchange="shop", routing_key="orders.created")
 `)
-	e.exec("UPDATE outbox SET available_at = now() WHERE available_at > now()")
+	e.Exec("UPDATE outbox SET available_at = now() WHERE available_at > now()")
 	e.do(celeryDrain + celery + " --topic shop celery mail")
 	e.want("SELECT count(*)::text FROM outbox", "0")
 	if n := server.cli("LLEN events"); n != "1\n" {
-		e.t.Errorf("the queue of the topic exchange has %s messages, want 1", n)
+		e.Errorf("the queue of the topic exchange has %s messages, want 1", n)
 	}
 	e.worker("-Q celery,mail,events", "order_id", "1,2,3,4,5,6,7")
 }
@@ -291,7 +285,7 @@ func (e *shop) redisIsDown(server *redis) {
 	server.stop()
 	e.place("place_order(1)")
 	if out, err := e.command(celeryDrain + celery); err == nil || !strings.Contains(out, "refused") {
-		e.t.Errorf("drain without Redis: %v\n%s", err, out)
+		e.Errorf("drain without Redis: %v\n%s", err, out)
 	}
 	e.want("SELECT attempts::text FROM outbox", "0")
 	server.start("--save", "")
@@ -307,7 +301,7 @@ func (e *shop) noReply(server *redis) {
 		defer close(answered)
 		e.answers(celery, "unknown", "", line("celery", ""))
 	}()
-	await.Until(e.t, "Redis has got the task", func() bool {
+	await.Until(e, "Redis has got the task", func() bool {
 		return strings.Contains(server.cli("INFO clients"), "blocked_clients:1")
 	})
 	server.stop()
@@ -327,7 +321,7 @@ func (e *shop) celeryAnswers(server *redis) {
 	stored := server.cli("LINDEX second 0")
 	for _, part := range []string{`"x-possible-duplicate": true`, `"message_id": "5f0c`, `"body": "W1sxXSx7fSx7fV0="`, `"content-type": "application/json"`} {
 		if !strings.Contains(stored, part) {
-			e.t.Errorf("Redis has %s, want %s in it", stored, part)
+			e.Errorf("Redis has %s, want %s in it", stored, part)
 		}
 	}
 	server.cli("SET text 1")
@@ -346,7 +340,7 @@ func (e *shop) celeryAnswers(server *redis) {
 	e.answers(wrong, "not_sent", "invalid username-password pair", line("celery", ""))
 	e.answers(strings.Replace(wrong, "wrong", "s3cr3t", 1), "confirmed", "", line("celery", ""))
 	if out, err := e.command("CELERY_BROKER_URL=rediscluster://127.0.0.1 " + celery); err == nil || !strings.Contains(out, "No such transport") {
-		e.t.Errorf("with a wrong URL: %v\n%s", err, out)
+		e.Errorf("with a wrong URL: %v\n%s", err, out)
 	}
 	e.clusterAndSentinel()
 }
@@ -358,7 +352,7 @@ func (e *shop) clusterAndSentinel() {
 	with := "CELERY_BROKER_URL=sentinel://127.0.0.1:" + sentinel.port + ` CELERY_BROKER_TRANSPORT_OPTIONS='{"master_name": "%s"}' ` + celery
 	e.answers(strings.Replace(with, "%s", "shop", 1), "confirmed", "", line("celery", ""))
 	if n := master.cli("LLEN celery"); n != "1\n" {
-		e.t.Errorf("the master has %s messages, want 1", n)
+		e.Errorf("the master has %s messages, want 1", n)
 	}
 	e.answers(strings.Replace(with, "%s", "other", 1), "not_sent", "No master found", line("celery", ""))
 	cluster := startRedis(e, "--cluster-enabled", "yes")

@@ -1,12 +1,9 @@
 package examples_test
 
-import (
-	"os"
-	"testing"
-)
+import "path/filepath"
 
 // tools run the file of docs/migrations.md, with the code of the page.
-func tools() map[string]func(*testing.T, string) {
+func tools() []example {
 	const (
 		alembic = `mkdir -p m/versions && printf '[alembic]\nscript_location = m\n' > alembic.ini && cat > m/versions/0001.py
 cat > m/env.py <<'END'
@@ -34,36 +31,29 @@ END`
   --url="jdbc:postgresql://${url#*@}" --username="${login%%:*}" --password="${login#*:}" --changelog-file=changelog.yaml update`
 		nodePgMigrate = `ln -s "$NODE/node_modules" . && bash -eu`
 	)
-	return map[string]func(*testing.T, string){
-		"python/alembic": func(t *testing.T, bin string) {
-			migrate(t, bin, "alembic --version && /usr/bin/python3 -c 'import psycopg2'", alembic, documented(t, "migrations.md", "Alembic", "python"))
-		},
-		"python/django_migration": func(t *testing.T, bin string) {
-			migrate(t, bin, "/usr/bin/python3 -c 'import django, psycopg2'", django, documented(t, "migrations.md", "Django", "python"))
-		},
-		"node/liquibase": func(t *testing.T, bin string) {
-			migrate(t, bin, "java -version && test -d node/node_modules/liquibase", liquibase, documented(t, "migrations.md", "Liquibase", "yaml"))
-		},
-		"node/node-pg-migrate": func(t *testing.T, bin string) {
-			migrate(t, bin, "test -d node/node_modules/node-pg-migrate", nodePgMigrate, documented(t, "migrations.md", "node-pg-migrate", "sh"))
-		},
-		"psql/migration": func(t *testing.T, bin string) {
-			migrate(t, bin, "psql --version", `psql -qX1 -v ON_ERROR_STOP=1 "$CDC_RELAY_DATABASE_URL" -f outbox.sql`, "")
-		},
+	return []example{
+		migrate("python/alembic", "alembic --version && /usr/bin/python3 -c 'import psycopg2'", alembic, "Alembic", "python"),
+		migrate("python/django_migration", "/usr/bin/python3 -c 'import django, psycopg2'", django, "Django", "python"),
+		migrate("node/liquibase", "java -version && test -d node_modules/liquibase", liquibase, "Liquibase", "yaml"),
+		migrate("node/node-pg-migrate", "test -d node_modules/node-pg-migrate", nodePgMigrate, "node-pg-migrate", "sh"),
+		migrate("psql/migration", "psql --version", `psql -qX1 -v ON_ERROR_STOP=1 "$CDC_RELAY_DATABASE_URL" -f outbox.sql`, "", ""),
 	}
 }
 
-// migrate writes the file of the page, and lets a tool run it. The commands read the code of the page.
-func migrate(t *testing.T, bin, needs, commands, code string) {
-	folder, err := os.Getwd()
-	must(t, err)
-	e := &shop{t: t, folder: folder, env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "NODE="+folder+"/node")}
-	e.installed(needs)
-	e.servers("nobody", "")
-	e.folder = t.TempDir()
-	e.env = append(e.env, "DATABASE_URL="+e.owner.Config().ConnString())
-	e.do(documented(t, "migrations.md", "Tables in your own migrations", "sh"))
-	e.do("{ " + commands + "\n} <<'CODE'\n" + code + "CODE")
-	e.want("SELECT version::text FROM public.outbox_migrations", "1")
-	e.do("cdc-relay setup | grep -x 'tables of public.outbox: version 1, nothing to do'")
+// migrate writes the file of the page, and lets a tool run it. The commands read the code below a heading of the page.
+func migrate(name, needs, commands, heading, language string) example {
+	return example{name, needs, func(e *shop) {
+		node, err := filepath.Abs("node")
+		must(e, err)
+		e.folder = e.TempDir()
+		e.env = append(e.env, "NODE="+node, "DATABASE_URL="+e.URL)
+		code := ""
+		if heading != "" {
+			code = documented(e, "migrations.md", heading, language)
+		}
+		e.do(documented(e, "migrations.md", "Tables in your own migrations", "sh"))
+		e.do("{ " + commands + "\n} <<'CODE'\n" + code + "CODE")
+		e.want("SELECT version::text FROM public.outbox_migrations", "1")
+		e.do("cdc-relay setup | grep -x 'tables of public.outbox: version 1, nothing to do'")
+	}}
 }

@@ -1,21 +1,11 @@
 package examples_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"testing"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/cdc-relay/cdc-relay/test/services"
 )
-
-// trip is a program that inserts a message with the grants of setup --app-role. WAY is the trap, for which Postgres
-// denies the permission, or the way out, which README.md shows.
-type trip struct{ name, needs, command, program, trap, way string }
 
 const (
 	jdbc = `class Trip { public static void main(String[] a) throws Exception {
@@ -67,87 +57,64 @@ $entities->flush();`
 	drawn = `#[ORM\Id, ORM\Column, ORM\GeneratedValue] public int $id;`
 )
 
-func trips() (all []example) {
+func trips() []example {
 	const hasDoctrine = "php -m | grep -q pdo_pgsql && test -e /usr/share/php/Doctrine/ORM/autoload.php"
 	const postgresJar = "/usr/share/java/postgresql.jar"
-	for _, r := range []trip{
-		{"java/generated_keys", "javac -version && ls " + postgresJar, "cat > $TMPDIR/Trip.java && java -cp " + postgresJar + " $TMPDIR/Trip.java", jdbc, "prepareStatement(sql, java.sql.Statement.RETURN_GENERATED_KEYS)", `prepareStatement(sql, new String[]{"message_id"})`},
-		{"node/sequelize_returning", "test -d node_modules", "node --input-type=module -", sequelize, "", "returning: ['message_id']"},
-		{"node/prisma_returning", "test -d node_modules/@prisma/adapter-pg", generate, prisma, "", "select: {message_id: true}"},
-		{"php/doctrine_key", hasDoctrine, "php", doctrine, drawn, `#[ORM\Id, ORM\Column(type: 'guid')] public string $message_id;`},
-		{"php/doctrine_identity", hasDoctrine, "php", doctrine, drawn, `#[ORM\Id, ORM\Column, ORM\GeneratedValue(strategy: 'IDENTITY')] public int $id;`},
-		{"ruby/sequel", "ruby -e 'require \"sequel\"; require \"pg\"'", "ruby", sequel, ":outbox", "DB[:outbox].returning(:id, :message_id)"},
-	} {
-		all = append(all, example{r.name, r.needs, r.run})
+	return []example{
+		trip("java/generated_keys", "javac -version && ls "+postgresJar, "cat > $TMPDIR/Trip.java && java -cp "+postgresJar+" $TMPDIR/Trip.java", jdbc, "prepareStatement(sql, java.sql.Statement.RETURN_GENERATED_KEYS)", `prepareStatement(sql, new String[]{"message_id"})`),
+		trip("node/sequelize_returning", "test -d node_modules", "node --input-type=module -", sequelize, "", "returning: ['message_id']"),
+		trip("node/prisma_returning", "test -d node_modules/@prisma/adapter-pg", generate, prisma, "", "select: {message_id: true}"),
+		trip("php/doctrine_key", hasDoctrine, "php", doctrine, drawn, `#[ORM\Id, ORM\Column(type: 'guid')] public string $message_id;`),
+		trip("php/doctrine_identity", hasDoctrine, "php", doctrine, drawn, `#[ORM\Id, ORM\Column, ORM\GeneratedValue(strategy: 'IDENTITY')] public int $id;`),
+		trip("ruby/sequel", "ruby -e 'require \"sequel\"; require \"pg\"'", "ruby", sequel, ":outbox", "DB[:outbox].returning(:id, :message_id)"),
 	}
-	return all
 }
 
-// run falls into the trap, and then takes the way out.
-func (r trip) run(e *shop) {
-	e.env = append(e.env, "TMPDIR="+e.t.TempDir())
-	e.do("cdc-relay setup --app-role " + e.role)
-	readme, err := os.ReadFile("README.md")
-	if err != nil || !strings.Contains(string(readme), r.way) {
-		e.t.Errorf("README.md does not show %s: %v", r.way, err)
-	}
-	run := func(way string) (string, error) {
-		return e.command("{ " + r.command + "; } <<'PROGRAM'\n" + strings.ReplaceAll(r.program, "WAY", way) + "\nPROGRAM")
-	}
-	if out, err := run(r.trap); err == nil || !strings.Contains(out, "permission denied for table outbox") {
-		e.t.Errorf("%s: %v\n%s", r.trap, err, out)
-	}
-	if out, err := run(r.way); err != nil {
-		e.t.Errorf("%s: %v\n%s", r.way, err, out)
-	}
-	e.want("SELECT string_agg(routing_key || (payload ->> 'order_id'), ',') FROM outbox", "orders42")
-}
-
-// walkGo walks through go/README.md as a new user does.
-func walkGo(t *testing.T, bin string) {
-	w := newWalk(t, "go/README.md", "go version && psql --version", bin)
-	w.walk()
-	w.do("go vet ./... && go test -count 1 ./...") // the tests can run again
-	w.do(`test -z "$(gofmt -l .)"`)
-}
-
-// walkNode walks through node/README.md. Tests that cannot read the outbox, or reach Postgres, fail and do not hang.
-func walkNode(t *testing.T, bin string) {
-	w := newWalk(t, "node/README.md", "cd node && test -d node_modules && psql --version", bin)
-	w.walk()
-	w.do("node --test")
-	for variables, want := range map[string]string{
-		`CDC_RELAY_DATABASE_URL="$DATABASE_URL"`:                                                      "permission denied for table outbox",
-		`CDC_RELAY_DATABASE_URL=postgres://127.0.0.1:1/shop DATABASE_URL=postgres://127.0.0.1:1/shop`: "ECONNREFUSED",
-	} {
-		if out, err := w.command(variables + " node --test"); err == nil || !strings.Contains(out, want) {
-			t.Errorf("%s node --test: %v\n%s", variables, err, out)
+// trip is a program that inserts a message with the grants of setup --app-role. WAY is first the trap, for which
+// Postgres denies the permission, and then the way out, which README.md shows.
+func trip(name, needs, command, program, trap, way string) example {
+	return example{name, needs, func(e *shop) {
+		e.env = append(e.env, "TMPDIR="+e.TempDir())
+		e.do("cdc-relay setup --app-role " + e.role)
+		readme, err := os.ReadFile("README.md")
+		if err != nil || !strings.Contains(string(readme), way) {
+			e.Errorf("README.md does not show %s: %v", way, err)
 		}
+		run := func(way string) (string, error) {
+			return e.command("{ " + command + "; } <<'PROGRAM'\n" + strings.ReplaceAll(program, "WAY", way) + "\nPROGRAM")
+		}
+		if out, err := run(trap); err == nil || !strings.Contains(out, "permission denied for table outbox") {
+			e.Errorf("%s: %v\n%s", trap, err, out)
+		}
+		if out, err := run(way); err != nil {
+			e.Errorf("%s: %v\n%s", way, err, out)
+		}
+		e.want("SELECT string_agg(routing_key || (payload ->> 'order_id'), ',') FROM outbox", "orders42")
+	}}
+}
+
+// walks go through the README of a folder as a new user does.
+func walks() []example {
+	return []example{
+		{"go/walk", "go version && psql --version", func(e *shop) {
+			e.walk()
+			e.do("go vet ./... && go test -count 1 ./...") // the tests can run again
+			e.do(`test -z "$(gofmt -l .)"`)
+		}},
+		{"node/walk", "test -d node_modules && psql --version", func(e *shop) {
+			e.walk()
+			e.do("node --test")
+			// Tests that cannot read the outbox, or reach Postgres, fail and do not hang.
+			for variables, want := range map[string]string{
+				`CDC_RELAY_DATABASE_URL="$DATABASE_URL"`:                                                      "permission denied for table outbox",
+				`CDC_RELAY_DATABASE_URL=postgres://127.0.0.1:1/shop DATABASE_URL=postgres://127.0.0.1:1/shop`: "ECONNREFUSED",
+			} {
+				if out, err := e.command(variables + " node --test"); err == nil || !strings.Contains(out, want) {
+					e.Errorf("%s node --test: %v\n%s", variables, err, out)
+				}
+			}
+		}},
 	}
-}
-
-// walk is a README whose code blocks are files and commands.
-type walk struct {
-	*shop
-	text string
-}
-
-// newWalk creates an empty folder, a database and a virtual host. The role of the README has another name here, because
-// roles are shared by all databases.
-func newWalk(t *testing.T, readme, needs, bin string) *walk {
-	w := &walk{shop: &shop{t: t, folder: ".", env: append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))}}
-	w.installed(needs)
-	text, err := os.ReadFile(readme)
-	must(t, err)
-	clone, err := filepath.Abs("..")
-	must(t, err)
-	role := services.Name(t)
-	w.text = strings.ReplaceAll(string(text), "shop_app", role)
-	app, _ := w.servers(role, "secret")
-	w.env = append(w.env, "CLONE="+clone, "CDC_RELAY_HTTP_ADDR=", "npm_config_prefer_offline=true", "DATABASE_URL="+app)
-	t.Cleanup(func() { dropRole(t, w.owner, role) })
-	w.folder = t.TempDir()
-	return w
 }
 
 // block is a code block with its language.
@@ -156,11 +123,19 @@ var block = regexp.MustCompile("(?ms)^```([a-z]+)\n(.*?)^```$")
 // file is the comment with a name in the first line of a file.
 var file = regexp.MustCompile(`^(?://|--) ([\w./]+)\n`)
 
-// walk writes the files and runs the commands of the section "Walk", in their order, in one shell.
-func (w *walk) walk() {
-	_, section, found := strings.Cut(w.text, "\n## Walk")
+// walk writes the files and runs the commands of the section "Walk", in their order, in one shell and an empty folder. The
+// role of the README has another name here, because roles are shared by all databases.
+func (e *shop) walk() {
+	readme, err := os.ReadFile(e.folder + "/README.md")
+	must(e, err)
+	clone, err := filepath.Abs("..")
+	must(e, err)
+	role, app := e.Role("")
+	e.Exec("DROP ROLE " + role) // the walk creates it
+	e.env = append(e.env, "CLONE="+clone, "CDC_RELAY_HTTP_ADDR=", "npm_config_prefer_offline=true", "DATABASE_URL="+app)
+	_, section, found := strings.Cut(strings.ReplaceAll(string(readme), "shop_app", role), "\n## Walk")
 	if !found {
-		w.t.Fatal("no section Walk")
+		e.Fatal("no section Walk")
 	}
 	var script strings.Builder
 	script.WriteString("set -euo pipefail\n")
@@ -173,23 +148,16 @@ func (w *walk) walk() {
 			script.WriteString(text)
 			commands++
 		} else if language != "sh" {
-			w.t.Fatalf("a block without the name of its file:\n%s", text)
+			e.Fatalf("a block without the name of its file:\n%s", text)
 		}
 	}
 	if commands < 5 {
-		w.t.Fatalf("found %d blocks with commands", commands)
+		e.Fatalf("found %d blocks with commands", commands)
 	}
-	out, err := w.command(script.String())
+	e.folder = e.TempDir()
+	out, err := e.command(script.String())
 	if err != nil || !strings.HasSuffix(out, "\n42\n") {
-		w.t.Fatalf("%v\n%s", err, out)
+		e.Fatalf("%v\n%s", err, out)
 	}
-	w.folder = filepath.Join(w.folder, "shop")
-}
-
-func dropRole(t *testing.T, owner *pgx.Conn, role string) {
-	ctx := context.Background()
-	if _, err := owner.Exec(ctx, "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
-		t.Error(err)
-	}
-	_ = owner.Close(ctx)
+	e.folder = filepath.Join(e.folder, "shop")
 }

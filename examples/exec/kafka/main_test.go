@@ -28,11 +28,16 @@ const hang = 5 * time.Minute
 func kafka(t *testing.T, options ...kfake.Opt) *kfake.Cluster {
 	t.Helper()
 	cluster, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1), kfake.SeedTopics(4, "orders", "shop")}, options...)...)
+	must(t, err)
+	t.Cleanup(cluster.Close)
+	return cluster
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(cluster.Close)
-	return cluster
 }
 
 func id(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
@@ -118,9 +123,7 @@ func records(t *testing.T, cluster *kfake.Cluster, n int) []*kgo.Record {
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumeTopics("orders", "shop"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer client.Close()
 	var found []*kgo.Record
 	for len(found) < n {
@@ -194,9 +197,7 @@ func TestOrderingKey(t *testing.T) {
 func TestMessagesThatKafkaDoesNotAccept(t *testing.T) {
 	t.Parallel()
 	cluster := kafka(t)
-	if err := cluster.CreateTopic("small", 1, map[string]string{"max.message.bytes": "1000"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cluster.CreateTopic("small", 1, map[string]string{"max.message.bytes": "1000"}))
 	lines := []string{
 		line(1, `,"routing_key":"nowhere"`),
 		line(2, `,"payload":"`+strings.Repeat("x", 2_000_000)+`"`),
@@ -244,31 +245,31 @@ func TestKafkaIsDown(t *testing.T) {
 	}
 }
 
-// Kafka answers with an error.
 func TestErrors(t *testing.T) {
 	t.Parallel()
-	for err, outcome := range map[*kerr.Error]string{
-		kerr.InvalidTopicException:      "impossible",
-		kerr.InvalidRecord:              "impossible",
-		kerr.PolicyViolation:            "rejected",
-		kerr.TopicAuthorizationFailed:   "not_sent",
-		kerr.ClusterAuthorizationFailed: "not_sent",
-		kerr.NotEnoughReplicas:          "unknown", // franz-go tries again until the time is over
+	for _, c := range []struct {
+		answers kmsg.Key
+		err     *kerr.Error
+		outcome string
+	}{
+		{kmsg.Produce, kerr.InvalidTopicException, "impossible"},
+		{kmsg.Produce, kerr.InvalidRecord, "impossible"},
+		{kmsg.Produce, kerr.PolicyViolation, "rejected"},
+		{kmsg.Produce, kerr.TopicAuthorizationFailed, "not_sent"},
+		{kmsg.Produce, kerr.ClusterAuthorizationFailed, "not_sent"},
+		{kmsg.Produce, kerr.NotEnoughReplicas, "unknown"}, // franz-go tries again until the time is over
+		{kmsg.Metadata, kerr.InvalidTopicException, "impossible"},
+		{kmsg.Metadata, kerr.TopicAuthorizationFailed, "not_sent"},
 	} {
-		t.Run(err.Message, func(t *testing.T) {
+		t.Run(fmt.Sprint(c.answers.Name(), " ", c.err.Message), func(t *testing.T) {
 			t.Parallel()
 			cluster := kafka(t)
-			cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders", Err: err, Count: -1})
-			want(t, handle(t, brokers(cluster), line(1, ""))[id(1)], outcome, "")
-		})
-	}
-	for _, err := range []*kerr.Error{kerr.InvalidTopicException, kerr.TopicAuthorizationFailed} {
-		t.Run("metadata_"+err.Message, func(t *testing.T) {
-			t.Parallel()
-			cluster := kafka(t)
-			cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: "orders", Err: err, Count: -1})
-			outcome := map[*kerr.Error]string{kerr.InvalidTopicException: "impossible", kerr.TopicAuthorizationFailed: "not_sent"}
-			want(t, handle(t, brokers(cluster), line(1, ""))[id(1)], outcome[err], err.Message)
+			cluster.Fault(kfake.Fault{Keys: []kmsg.Key{c.answers}, Topic: "orders", Err: c.err, Count: -1})
+			detail := c.err.Message
+			if c.outcome == "unknown" {
+				detail = "timed out"
+			}
+			want(t, handle(t, brokers(cluster), line(1, ""))[id(1)], c.outcome, detail)
 		})
 	}
 }
@@ -276,16 +277,17 @@ func TestErrors(t *testing.T) {
 func TestWrongPassword(t *testing.T) {
 	t.Parallel()
 	cluster := kafka(t, kfake.EnableSASL(), kfake.Superuser("PLAIN", "shop", "s3cr3t"), kfake.Superuser("SCRAM-SHA-256", "shop", "s3cr3t"))
+	login := func(mechanism, password, outcome, detail string) {
+		t.Helper()
+		environment := map[string]string{"KAFKA_USERNAME": "shop", "KAFKA_PASSWORD": password}
+		getenv := func(name string) string { return environment[name] }
+		options, err := parseFlags(append([]string{"-sasl", mechanism}, cluster.ListenAddrs()...), getenv)
+		must(t, err)
+		want(t, handle(t, options, line(1, ""))[id(1)], outcome, detail)
+	}
 	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256"} {
-		for password, outcome := range map[string]string{"s3cr3t": "confirmed", "other": "not_sent"} {
-			environment := map[string]string{"KAFKA_USERNAME": "shop", "KAFKA_PASSWORD": password}
-			getenv := func(name string) string { return environment[name] }
-			options, err := parseFlags(append([]string{"-sasl", mechanism}, cluster.ListenAddrs()...), getenv)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want(t, handle(t, options, line(1, ""))[id(1)], outcome, "")
-		}
+		login(mechanism, "s3cr3t", "confirmed", "")
+		login(mechanism, "other", "not_sent", "")
 	}
 	// Kafka answers, and kfake ends the connection.
 	cluster.ControlKey(kmsg.SASLAuthenticate.Int16(), func(request kmsg.Request) (kmsg.Response, error, bool) {
@@ -294,12 +296,7 @@ func TestWrongPassword(t *testing.T) {
 		response.ErrorCode = kerr.SaslAuthenticationFailed.Code
 		return response, nil, true
 	})
-	anything := func(string) string { return "other" }
-	options, err := parseFlags(append([]string{"-sasl", "PLAIN"}, cluster.ListenAddrs()...), anything)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want(t, handle(t, options, line(1, ""))[id(1)], "not_sent", "SASL_AUTHENTICATION_FAILED")
+	login("PLAIN", "other", "not_sent", "SASL_AUTHENTICATION_FAILED")
 }
 
 // Kafka stores a record, and its answer is lost. franz-go sends the record again with the same sequence number.
@@ -341,13 +338,13 @@ func TestRelay(t *testing.T) {
 	}
 	cluster := kafka(t)
 	program := filepath.Join(t.TempDir(), "kafka")
-	command := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".")
-	if out, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	args := append([]string{"drain", "--publisher", "exec", "--", program}, cluster.ListenAddrs()...)
-	if out, err := exec.CommandContext(t.Context(), "cdc-relay", args...).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	for _, args := range [][]string{
+		{"go", "build", "-o", program, "."},
+		append([]string{"cdc-relay", "drain", "--publisher", "exec", "--", program}, cluster.ListenAddrs()...),
+	} {
+		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
 	}
 	if r := records(t, cluster, 1)[0]; r.Topic != "orders" || string(r.Value) != `{"n" : 1}` {
 		t.Errorf("the topic %s has %s", r.Topic, r.Value)
