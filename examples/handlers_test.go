@@ -109,6 +109,7 @@ func (e *shop) handKafka() {
 type redis struct {
 	e       *shop
 	port    string
+	args    []string
 	process *exec.Cmd
 }
 
@@ -118,30 +119,15 @@ func startRedis(e *shop, args ...string) *redis {
 	port, err := services.FreePort()
 	must(e, err)
 	r := &redis{e: e, port: strconv.Itoa(port)}
+	r.args = append(args, "--port", r.port, "--bind", "127.0.0.1", "--dir", e.TempDir(), "--save", "")
 	e.Cleanup(r.stop)
-	r.start(append([]string{"--save", ""}, args...)...)
+	r.start()
 	return r
 }
 
-// startSentinel starts a Sentinel for one master, "shop".
-func startSentinel(e *shop, master *redis) *redis {
-	e.Helper()
-	port, err := services.FreePort()
-	config := filepath.Join(e.TempDir(), "sentinel.conf") // which Sentinel changes
-	if err == nil {
-		err = os.WriteFile(config, []byte("sentinel monitor shop 127.0.0.1 "+master.port+" 1\n"), 0o600)
-	}
-	must(e, err)
-	r := &redis{e: e, port: strconv.Itoa(port)}
-	e.Cleanup(r.stop)
-	r.start(config, "--sentinel")
-	return r
-}
-
-func (r *redis) start(args ...string) {
+func (r *redis) start() {
 	r.e.Helper()
-	args = append(args, "--port", r.port, "--bind", "127.0.0.1", "--dir", r.e.TempDir())
-	r.process = exec.Command("redis-server", args...)
+	r.process = exec.Command("redis-server", r.args...)
 	must(r.e, r.process.Start())
 	await.Until(r.e, "Redis answers", func() bool {
 		out, err := r.e.command("redis-cli -p " + r.port + " PING")
@@ -179,7 +165,7 @@ func (r *redis) faults() []fault {
 		{run("CONFIG SET maxmemory 1"), run("CONFIG SET maxmemory 0"), "maxmemory"},
 		{run("REPLICAOF 127.0.0.1 1"), run("REPLICAOF NO ONE"), "read only replica"},
 		{run("CONFIG SET requirepass s3cr3t"), run("-a s3cr3t CONFIG SET requirepass ''"), "Authentication required"},
-		{r.stop, func() { r.start("--save", "") }, "refused"},
+		{r.stop, r.start, "refused"},
 	}
 }
 
@@ -288,7 +274,7 @@ func (e *shop) redisIsDown(server *redis) {
 		e.Errorf("drain without Redis: %v\n%s", err, out)
 	}
 	e.want("SELECT attempts::text FROM outbox", "0")
-	server.start("--save", "")
+	server.start()
 	e.do(celeryDrain + celery)
 	e.worker("", "order_id", "1")
 }
@@ -306,7 +292,7 @@ func (e *shop) noReply(server *redis) {
 	})
 	server.stop()
 	<-answered
-	server.start("--save", "")
+	server.start()
 }
 
 // celeryAnswers checks single answers of the handler.
@@ -348,7 +334,9 @@ func (e *shop) celeryAnswers(server *redis) {
 // clusterAndSentinel: kombu finds the master by Sentinel. It has no transport for Redis Cluster.
 func (e *shop) clusterAndSentinel() {
 	master := startRedis(e)
-	sentinel := startSentinel(e, master)
+	config := filepath.Join(e.TempDir(), "sentinel.conf") // which Sentinel changes
+	must(e, os.WriteFile(config, []byte("sentinel monitor shop 127.0.0.1 "+master.port+" 1\n"), 0o600))
+	sentinel := startRedis(e, config, "--sentinel")
 	with := "CELERY_BROKER_URL=sentinel://127.0.0.1:" + sentinel.port + ` CELERY_BROKER_TRANSPORT_OPTIONS='{"master_name": "%s"}' ` + celery
 	e.answers(strings.Replace(with, "%s", "shop", 1), "confirmed", "", line("celery", ""))
 	if n := master.cli("LLEN celery"); n != "1\n" {
