@@ -30,13 +30,12 @@ func TestDeleteSaysWhichRowsMayBePublished(t *testing.T) {
 		f.Exec(`INSERT INTO outbox (id, routing_key, payload, available_at, attempts, possible_duplicate) VALUES ($1, 'r', '1', `+values+`)`, id+1)
 	}
 	f.lock(`SELECT 1 FROM outbox WHERE id = 6 FOR UPDATE`)
-	o := f.operator()
-	filter := operator.Filter{IDs: []int64{1, 2, 3, 4, 5, 6, 7, 99}}
-	if n, err := o.Count(t.Context(), operator.Change{Do: operator.Delete, Filter: filter}); err != nil || n != 7 {
-		t.Errorf("%d, %v", n, err)
+	change := operator.Change{Do: operator.Delete, Filter: operator.Filter{IDs: []int64{1, 2, 3, 4, 5, 6, 7, 99}}, Batch: 2}
+	if n := f.count(change.Do, change.Filter); n != 7 {
+		t.Errorf("%d are counted", n)
 	}
 	no := errors.New("no")
-	done, err := o.Change(t.Context(), operator.Change{Do: operator.Delete, Filter: filter, Batch: 2}, func(total int64) error {
+	done, err := f.operator().Change(t.Context(), change, func(total int64) error {
 		if total != 7 {
 			t.Errorf("asked about %d", total)
 		}
@@ -45,9 +44,8 @@ func TestDeleteSaysWhichRowsMayBePublished(t *testing.T) {
 	if !errors.Is(err, no) || done != (operator.Changed{Matched: 7}) || len(f.IDs("true")) != 8 {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	done, err = o.Change(t.Context(), operator.Change{Do: operator.Delete, Filter: filter, Batch: 2}, nil, quiet)
-	if err != nil || done != (operator.Changed{Matched: 7, Done: 6, Unpublished: 3, Left: 1}) {
-		t.Errorf("%+v, %v", done, err)
+	if done := f.change(change); done != (operator.Changed{Matched: 7, Done: 6, Unpublished: 3, Left: 1}) {
+		t.Errorf("%+v", done)
 	}
 	equal(t, "rows left", f.IDs("true"), []int64{6, 8})
 }
@@ -97,13 +95,11 @@ func TestDeleteSelectsRowsOfAState(t *testing.T) {
 		f.lock(`SELECT 1 FROM outbox WHERE id = 3 FOR UPDATE`)
 		before := f.IDs("true")
 		all := operator.Change{Do: operator.Delete, Filter: operator.Filter{State: state}, Batch: 1}
-		n, err := f.operator().Count(t.Context(), all)
-		must(t, err)
-		done, err := f.operator().Change(t.Context(), all, nil, quiet)
+		n, done := f.count(all.Do, all.Filter), f.change(all)
 		after := f.IDs("true")
 		gone := slices.DeleteFunc(before, func(id int64) bool { return slices.Contains(after, id) })
-		if err != nil || fmt.Sprint(gone) != test.want || done.Left != test.left || done.Matched != n || done.Done+done.Left != n {
-			t.Errorf("%s: deleted %v of %d, want %s; %+v, %v", state, gone, n, test.want, done, err)
+		if fmt.Sprint(gone) != test.want || done.Left != test.left || done.Matched != n || done.Done+done.Left != n {
+			t.Errorf("%s: deleted %v of %d, want %s; %+v", state, gone, n, test.want, done)
 		}
 	}
 }
@@ -122,17 +118,18 @@ func TestRetrySelectsWaitingRetries(t *testing.T) {
 	} {
 		rows[name] = f.Insert(`(attempts, available_at, possible_duplicate, last_error, routing_key, payload) VALUES (` + values + `, 'r', '1')`)
 	}
-	before := tabletest.One[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
-		[]int64{rows["was not answered"], rows["is scheduled"], rows["is fresh"]})
+	others := func() string {
+		return tabletest.One[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
+			[]int64{rows["was not answered"], rows["is scheduled"], rows["is fresh"]})
+	}
+	before := others()
 	dueAt := tabletest.One[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"])
 
-	n, err := f.operator().Count(t.Context(), operator.Change{Do: operator.Retry, Filter: operator.Filter{}})
-	if err != nil || n != 4 || len(f.IDs("attempts > 0")) != 4 {
-		t.Fatalf("count: %d, %v", n, err)
+	if n := f.count(operator.Retry, operator.Filter{}); n != 4 || len(f.IDs("attempts > 0")) != 4 {
+		t.Fatalf("count: %d", n)
 	}
-	done, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Retry, Batch: 2}, nil, quiet)
-	if err != nil || done != (operator.Changed{Matched: 4, Done: 4}) {
-		t.Fatalf("got %+v, %v", done, err)
+	if done := f.change(operator.Change{Do: operator.Retry, Batch: 2}); done != (operator.Changed{Matched: 4, Done: 4}) {
+		t.Fatalf("got %+v", done)
 	}
 	for _, name := range []string{"waits", "waits, nacked", "waits, never marked", "is due"} {
 		if !tabletest.One[bool](f, `SELECT attempts = 0 AND available_at <= clock_timestamp() AND last_error IS NOT NULL FROM outbox WHERE id = $1`, rows[name]) {
@@ -146,9 +143,7 @@ func TestRetrySelectsWaitingRetries(t *testing.T) {
 	if got := tabletest.One[time.Time](f, `SELECT available_at FROM outbox WHERE id = $1`, rows["is due"]); !got.Equal(dueAt) {
 		t.Error("the time of a due row was changed, which a relay may rely on")
 	}
-	after := tabletest.One[string](f, `SELECT string_agg(outbox::text, ';' ORDER BY id) FROM outbox WHERE id = ANY($1)`,
-		[]int64{rows["was not answered"], rows["is scheduled"], rows["is fresh"]})
-	if before != after {
+	if after := others(); before != after {
 		t.Errorf("rows that are not waiting retries were changed:\n%s\n%s", before, after)
 	}
 }
@@ -160,17 +155,22 @@ func TestRetrySkipsLockedRows(t *testing.T) {
 		f.Insert(`(routing_key, payload, attempts, available_at) VALUES ('r', '1', 1, now() + interval '1 hour')`)
 	}
 	f.lock(`SELECT 1 FROM outbox ORDER BY id LIMIT 1 FOR UPDATE`)
-	done, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Retry, Batch: 10}, nil, quiet)
-	if err != nil || done != (operator.Changed{Matched: 2, Done: 1, Left: 1}) {
-		t.Errorf("got %+v, %v", done, err)
+	if done := f.change(operator.Change{Do: operator.Retry}); done != (operator.Changed{Matched: 2, Done: 1, Left: 1}) {
+		t.Errorf("got %+v", done)
 	}
 }
 
 func (f *fixture) history() {
 	f.Helper()
-	if _, err := migrations.MakeHistory(f.Context(), f.Conn, tabletest.Name()); err != nil {
-		f.Fatal(err)
-	}
+	_, err := migrations.MakeHistory(f.Context(), f.Conn, tabletest.Name())
+	must(f, err)
+}
+
+// published adds messages to the history: $id, its time of publication, its message_id and its routing key, FROM rows.
+func (f *fixture) published(values, from string, args ...any) {
+	f.Helper()
+	f.Exec(`INSERT INTO outbox_published (id, published_at, message_id, routing_key, created_at, attempts, schema_version)
+		SELECT `+values+`, now(), 0, 1 FROM `+from, args...)
 }
 
 func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
@@ -180,13 +180,13 @@ func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
 		expires_at, coalesce_key)
 		SELECT i, now() - interval '1 min', now(), gen_random_uuid(), 2, 1, 'r' || i, 'x', 'k', to_json(i), '{"h": 1}', '2000-01-01', 'c' FROM generate_series(1, 5) i`)
 	message := tabletest.One[[16]byte](f, `SELECT message_id FROM outbox_published WHERE id = 3`)
-	o := f.operator()
-	if n, err := o.Count(t.Context(), operator.Change{Do: operator.Replay}); err != nil || n != 5 || len(f.IDs("true")) != 0 {
-		t.Errorf("count: %d, %v", n, err)
+	if n := f.count(operator.Replay, operator.Filter{}); n != 5 || len(f.IDs("true")) != 0 {
+		t.Errorf("count: %d", n)
 	}
-	done, err := o.Change(t.Context(), operator.Change{Do: operator.Replay, Filter: operator.Filter{NewerThan: time.Hour}, Batch: 2, Copies: operator.Copies{Exchange: text("other"), RoutingKey: text("there"), PerSecond: 1000}}, nil, quiet)
-	if err != nil || done != (operator.Changed{Matched: 5, Done: 5, LastID: 5}) {
-		t.Errorf("%+v, %v", done, err)
+	there := operator.Copies{Exchange: text("other"), RoutingKey: text("there"), PerSecond: 1000}
+	done := f.change(operator.Change{Do: operator.Replay, Filter: operator.Filter{NewerThan: time.Hour}, Batch: 2, Copies: there})
+	if done != (operator.Changed{Matched: 5, Done: 5, LastID: 5}) {
+		t.Errorf("%+v", done)
 	}
 	if got := tabletest.One[string](f, `SELECT string_agg(payload::text, '' ORDER BY id) FROM outbox WHERE exchange = 'other' AND routing_key = 'there' AND ordering_key = 'k'
 		AND possible_duplicate AND available_at <= now() AND headers = '{"h": 1}' AND expires_at IS NULL AND coalesce_key IS NULL AND attempts = 0`); got != "12345" {
@@ -205,9 +205,9 @@ func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
 		t.Errorf("%d of 5 are marked", marked)
 	}
 	f.Exec(`DELETE FROM outbox`)
-	done, err = o.Change(t.Context(), operator.Change{Do: operator.Replay, Filter: operator.Filter{IDs: []int64{2}}, Batch: 1000}, nil, quiet)
-	if err != nil || done.Done != 1 || tabletest.One[string](f, `SELECT exchange || routing_key FROM outbox WHERE payload::text = '2'`) != "xr2" {
-		t.Errorf("%+v, %v", done, err)
+	done = f.change(operator.Change{Do: operator.Replay, Filter: operator.Filter{IDs: []int64{2}}, Batch: 1000})
+	if done.Done != 1 || tabletest.One[string](f, `SELECT exchange || routing_key FROM outbox WHERE payload::text = '2'`) != "xr2" {
+		t.Errorf("%+v", done)
 	}
 }
 
@@ -215,8 +215,7 @@ func TestReplayedMessagesKeepTheirIDAndCarryTheMark(t *testing.T) {
 func TestAReplayContinuesAfterAnID(t *testing.T) {
 	f := newFixture(t)
 	f.history()
-	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
-		SELECT i, now(), now(), gen_random_uuid(), 0, 1, 'r' || i FROM generate_series(1, 5) i`)
+	f.published(`i, now(), gen_random_uuid(), 'r' || i`, `generate_series(1, 5) i`)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done, err := f.operator().Change(ctx, operator.Change{Do: operator.Replay, Batch: 2}, nil, func(n, _ int64) {
@@ -227,11 +226,10 @@ func TestAReplayContinuesAfterAnID(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || done != (operator.Changed{Matched: 5, Done: 2, LastID: 2}) {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
-		SELECT id + 10, created_at, now(), message_id, 0, 1, routing_key FROM outbox_published WHERE id <= 2`) // the copies
-	done, err = f.operator().Change(t.Context(), operator.Change{Do: operator.Replay, Batch: 2, Copies: operator.Copies{AfterID: &done.LastID}}, nil, quiet)
-	if err != nil || done != (operator.Changed{Matched: 3, Done: 3, LastID: 5}) {
-		t.Fatalf("%+v, %v", done, err)
+	f.published(`id + 10, now(), message_id, routing_key`, `outbox_published WHERE id <= 2`) // the copies
+	done = f.change(operator.Change{Do: operator.Replay, Batch: 2, Copies: operator.Copies{AfterID: &done.LastID}})
+	if done != (operator.Changed{Matched: 3, Done: 3, LastID: 5}) {
+		t.Fatalf("%+v", done)
 	}
 	if n := tabletest.One[int](f, `SELECT count(DISTINCT message_id)::int FROM outbox`); n != 5 || len(f.IDs("true")) != 5 {
 		t.Errorf("%d messages, %d rows", n, len(f.IDs("true")))
@@ -242,11 +240,9 @@ func TestAReplayContinuesAfterAnID(t *testing.T) {
 func TestAReplayMakesOneCopyOfAMessage(t *testing.T) {
 	f := newFixture(t)
 	f.history()
-	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
-		SELECT i, now(), now() + i * interval '1 s', ('00000000-0000-0000-0000-00000000000' || i % 2)::uuid, 0, 1, 'r' || i FROM generate_series(1, 6) i`)
-	done, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Replay, Batch: 10}, nil, quiet)
-	if err != nil || done.Done != 2 || tabletest.One[string](f, `SELECT string_agg(routing_key, ' ' ORDER BY id) FROM outbox`) != "r1 r2" {
-		t.Errorf("%+v, %v", done, err)
+	f.published(`i, now() + i * interval '1 s', ('00000000-0000-0000-0000-00000000000' || i % 2)::uuid, 'r' || i`, `generate_series(1, 6) i`)
+	if done := f.change(operator.Change{Do: operator.Replay}); done.Done != 2 || tabletest.One[string](f, `SELECT string_agg(routing_key, ' ' ORDER BY id) FROM outbox`) != "r1 r2" {
+		t.Errorf("%+v", done)
 	}
 }
 
@@ -256,19 +252,16 @@ func TestATriggerThatDiscardsRowsLosesNoMessage(t *testing.T) {
 	f.history()
 	f.DeadLetter(1, "nack")
 	f.DeadLetter(2, "nack")
-	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
-		VALUES (3, now(), now(), gen_random_uuid(), 0, 1, 'r')`)
+	f.published(`3, now(), gen_random_uuid(), 'r'`, `(VALUES (1)) v`)
 	f.Exec(`CREATE FUNCTION discard() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
 	f.Exec(`CREATE TRIGGER discards BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION discard()`)
-	requeued, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Requeue, Batch: 10}, nil, quiet)
-	if requeued.Done != 0 || err == nil || !strings.Contains(err.Error(), "keeps 0 of 2 rows") {
-		t.Errorf("%+v, %v", requeued, err)
+	for verb, says := range map[operator.Verb]string{operator.Requeue: "keeps 0 of 2 rows", operator.Replay: "keeps 0 of 1 rows"} {
+		done, err := f.operator().Change(t.Context(), operator.Change{Do: verb, Batch: 10}, nil, quiet)
+		if done.Done != 0 || err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %+v, %v", verb, done, err)
+		}
 	}
 	if n := tabletest.One[int](f, `SELECT count(*)::int FROM outbox_dead_letter`); n != 2 {
 		t.Errorf("%d dead letters are left", n)
-	}
-	done, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Replay, Batch: 10}, nil, quiet)
-	if done.Done != 0 || err == nil || !strings.Contains(err.Error(), "keeps 0 of 1 rows") {
-		t.Errorf("%+v, %v", done, err)
 	}
 }

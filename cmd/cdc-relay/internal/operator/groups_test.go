@@ -61,15 +61,13 @@ func TestGroupsCountWhatTheirFiltersSelect(t *testing.T) {
 		return f
 	}
 	for _, g := range dead.All {
-		n, err := o.Count(t.Context(), operator.Change{Do: operator.Purge, Filter: filter(g)})
-		if err != nil || n != g.N || g.First == nil || g.Last == nil {
-			t.Errorf("%+v: the filter selects %d: %v", g, n, err)
+		if n := f.count(operator.Purge, filter(g)); n != g.N || g.First == nil || g.Last == nil {
+			t.Errorf("%+v: the filter selects %d", g, n)
 		}
 	}
 	for _, g := range retries.All {
-		would, err := o.Count(t.Context(), operator.Change{Do: operator.Retry, Filter: filter(g)})
-		if err != nil || would != g.N {
-			t.Errorf("%+v: the filter selects %d: %v", g, would, err)
+		if n := f.count(operator.Retry, filter(g)); n != g.N {
+			t.Errorf("%+v: the filter selects %d", g, n)
 		}
 	}
 	if few, err := o.Groups(t.Context(), operator.Dead, operator.GroupOptions{Most: 1}); err != nil || len(few.All) != 1 || few.N != exactly(8) || few.Causes != int64(len(dead.All)) {
@@ -93,20 +91,13 @@ func TestOfferedValuesAreThoseThatExist(t *testing.T) {
 	f.DeadLetter(1, "retries_exhausted", "last_error", "'unroutable: NO_ROUTE'", "exchange", "'x'")
 	f.Exec(`INSERT INTO outbox (routing_key, exchange, payload, last_error) VALUES
 		('b', NULL, '1', NULL), ('a', '', '1', 'nack: full'), ('a', 'y', '1', NULL)`)
-	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
-		SELECT i, now(), now(), gen_random_uuid(), 0, 1, 'p' || i FROM generate_series(1, 3) i`)
-	o := f.operator()
-	waiting, err := o.Offer(t.Context(), "")
-	if err != nil || fmt.Sprint(waiting) != "{[a b] [(default) y] [nack]}" {
-		t.Errorf("waiting: %v, %v", waiting, err)
-	}
-	dead, err := o.Offer(t.Context(), operator.Dead)
-	if err != nil || fmt.Sprint(dead.Exchanges, dead.Reasons) != "[x] [retries_exhausted unroutable]" {
-		t.Errorf("dead: %v, %v", dead, err)
-	}
-	published, err := o.Offer(t.Context(), operator.Published)
-	if err != nil || fmt.Sprint(published) != "{[p1 p2 p3] [] []}" {
-		t.Errorf("published: %v, %v", published, err)
+	f.published(`i, now(), gen_random_uuid(), 'p' || i`, `generate_series(1, 3) i`)
+	for state, want := range map[operator.State]string{
+		"": "{[a b] [(default) y] [nack]}", operator.Dead: "{[r] [x] [retries_exhausted unroutable]}", operator.Published: "{[p1 p2 p3] [] []}",
+	} {
+		if offered, err := f.operator().Offer(t.Context(), state); err != nil || fmt.Sprint(offered) != want {
+			t.Errorf("%q: %v, %v, want %s", state, offered, err, want)
+		}
 	}
 }
 
@@ -118,8 +109,7 @@ func TestPublishedSinceCountsTheNewestMessages(t *testing.T) {
 	}
 	f.history()
 	insert := func(from, to int, ago string) {
-		f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
-			SELECT i, now(), now() - $3::interval, gen_random_uuid(), 0, 1, 'r' FROM generate_series($1::int, $2::int) i`, from, to, ago)
+		f.published(`i, now() - $3::interval, gen_random_uuid(), 'r'`, `generate_series($1::int, $2::int) i`, from, to, ago)
 	}
 	insert(1, 20, "2 hours")
 	insert(21, 25, "5 minutes")

@@ -1,6 +1,7 @@
 package operator_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -30,11 +31,20 @@ func (f *fixture) operator() *operator.Tables {
 	return o
 }
 
-func (f *fixture) requeue(filter operator.Filter, batch int) operator.Changed {
+// change changes rows, at most ten in a batch unless the change says how many.
+func (f *fixture) change(c operator.Change) operator.Changed {
 	f.Helper()
-	done, err := f.operator().Change(f.Context(), operator.Change{Do: operator.Requeue, Filter: filter, Batch: batch}, nil, quiet)
+	c.Batch = cmp.Or(c.Batch, 10)
+	done, err := f.operator().Change(f.Context(), c, nil, quiet)
 	must(f, err)
 	return done
+}
+
+func (f *fixture) count(do operator.Verb, filter operator.Filter) int64 {
+	f.Helper()
+	n, err := f.operator().Count(f.Context(), operator.Change{Do: do, Filter: filter})
+	must(f, err)
+	return n
 }
 
 func (f *fixture) store() *store.Store {
@@ -91,7 +101,7 @@ func TestRequeueKeepsEverythingButTheAttempts(t *testing.T) {
 		"redacted_payload", `'"***"'`, "possible_duplicate", "true", "last_error", "'nack: full'",
 		"expires_at", "'2030-01-01'", "max_attempts", "9", "coalesce_key", "'c'")
 	message := tabletest.One[[16]byte](f, `SELECT message_id FROM outbox_dead_letter`)
-	if got := f.requeue(operator.Filter{}, 10); got != (operator.Changed{Matched: 1, Done: 1}) {
+	if got := f.change(operator.Change{Do: operator.Requeue}); got != (operator.Changed{Matched: 1, Done: 1}) {
 		t.Errorf("got %+v", got)
 	}
 	same := tabletest.One[bool](f, `SELECT id = 7 AND message_id = $1 AND exchange = 'x' AND ordering_key = 'k' AND headers = '{"h":1}'
@@ -137,7 +147,7 @@ func TestRequeueReplacesIDsThatAreInUse(t *testing.T) {
 	f.DeadLetter(12, "nack")
 	f.DeadLetter(60, "nack")
 	want := tabletest.One[[]string](f, `SELECT array_agg(message_id::text ORDER BY id) FROM outbox_dead_letter WHERE ordering_key = 'k'`)
-	done := f.requeue(operator.Filter{}, 2)
+	done := f.change(operator.Change{Do: operator.Requeue, Batch: 2})
 	if done.Done != 6 || done.NewIDs != 4 || done.Left != 0 {
 		t.Errorf("got %+v", done)
 	}
@@ -154,7 +164,7 @@ func TestADeadLetterRejectedByTheOutboxStays(t *testing.T) {
 	f.Exec(`ALTER TABLE outbox ADD CONSTRAINT of_the_owner CHECK (jsonb_typeof(headers) = 'object')`)
 	f.DeadLetter(2, "invalid_headers", "headers", "'[]'")
 	f.DeadLetter(3, "nack")
-	done := f.requeue(operator.Filter{}, 10)
+	done := f.change(operator.Change{Do: operator.Requeue})
 	if done.Done != 2 || done.Left != 1 || done.Why == nil {
 		t.Errorf("got %+v", done)
 	}
@@ -169,7 +179,7 @@ func TestRequeueRemovesAPastExpiry(t *testing.T) {
 	f.Exec(`SELECT setval('outbox_id_seq', 50)`)
 	f.DeadLetter(1, "expired", "expires_at", "now()")
 	f.DeadLetter(2, "nack", "expires_at", "now() + interval '1 h'")
-	f.requeue(operator.Filter{}, 10)
+	f.change(operator.Change{Do: operator.Requeue})
 	if got := tabletest.One[string](f, `SELECT string_agg(coalesce((expires_at > now())::text, 'none'), ', ' ORDER BY id) FROM outbox`); got != "none, true" {
 		t.Error(got)
 	}
@@ -185,12 +195,12 @@ func TestEveryCommandWorksBesideColumnsOfAnyName(t *testing.T) {
 	f.Exec(`INSERT INTO outbox (routing_key, payload, ordering_key, attempts, available_at) VALUES
 		('r', '1', 'k', 0, NULL), ('r', '1', 'l', 3, now() + interval '1 h'), ('r', '1', NULL, 3, now() - interval '1 h')`)
 	f.everyLook(o)
-	if done := f.requeue(operator.Filter{}, 10); done.Done != 1 || tabletest.One[string](f, `SELECT n FROM outbox WHERE id = 1`) != "kept" {
+	if done := f.change(operator.Change{Do: operator.Requeue}); done.Done != 1 || tabletest.One[string](f, `SELECT n FROM outbox WHERE id = 1`) != "kept" {
 		t.Errorf("sent back %+v", done)
 	}
 	f.DeadLetter(3, "nack")
-	if done, err := o.Change(t.Context(), operator.Change{Do: operator.Purge, Batch: 10}, nil, quiet); err != nil || done.Done != 1 {
-		t.Errorf("purged %+v: %v", done, err)
+	if done := f.change(operator.Change{Do: operator.Purge}); done.Done != 1 {
+		t.Errorf("purged %+v", done)
 	}
 }
 
@@ -261,9 +271,8 @@ func TestDeadLetterFiltersSelect(t *testing.T) {
 		{operator.Filter{After: &never}, 3},
 		{operator.Filter{Reason: text("too_large"), NewerThan: day, RoutingKey: pattern("r")}, 1},
 	} {
-		n, err := o.Count(t.Context(), operator.Change{Do: operator.Purge, Filter: test.filter})
-		if err != nil || n != test.want {
-			t.Errorf("%+v: %d, %v, want %d", test.filter, n, err, test.want)
+		if n := f.count(operator.Purge, test.filter); n != test.want {
+			t.Errorf("%+v: %d, want %d", test.filter, n, test.want)
 		}
 		letters, err := o.List(t.Context(), test.filter.In(operator.Dead), operator.Page{Limit: 10})
 		if err != nil || int64(len(letters.Rows)) != test.want {
@@ -293,20 +302,21 @@ func TestRedactedPayloadsStayInTheDatabase(t *testing.T) {
 	f.DeadLetter(2, "nack")
 	f.Exec(`INSERT INTO outbox (id, routing_key, payload_bytes) VALUES (3, 'r', '\x00ff')`)
 	o := f.operator()
-	letters, err := o.Find(t.Context(), name(t, "1"), operator.Known{}, true)
-	if err != nil || len(letters) != 1 || letters[0].Payload != nil || string(letters[0].Redacted) != `"***"` || letters[0].PayloadSize != exactly(7) {
-		t.Errorf("got %+v, %v", letters, err)
+	find := func(id string, payload bool) operator.Message {
+		t.Helper()
+		found, err := o.Find(t.Context(), name(t, id), operator.Known{}, payload)
+		if err != nil || len(found) != 1 {
+			t.Fatalf("found %+v, %v", found, err)
+		}
+		return found[0]
 	}
-	letters, err = o.Find(t.Context(), name(t, "2"), operator.Known{}, true)
-	if err != nil || len(letters) != 1 || string(letters[0].Payload) != `{"n":1}` {
-		t.Errorf("got %+v, %v", letters, err)
+	if m := find("1", true); m.Payload != nil || string(m.Redacted) != `"***"` || m.PayloadSize != exactly(7) {
+		t.Errorf("got %+v", m)
 	}
-	letters, err = o.Find(t.Context(), name(t, "2"), operator.Known{}, false)
-	if err != nil || len(letters) != 1 || letters[0].Payload != nil {
-		t.Errorf("got %+v, %v", letters, err)
+	if shown, hidden := find("2", true), find("2", false); string(shown.Payload) != `{"n":1}` || hidden.Payload != nil {
+		t.Errorf("got %+v, and without its payload %+v", shown, hidden)
 	}
-	waiting, err := o.Find(t.Context(), name(t, "3"), operator.Known{}, true)
-	if err != nil || len(waiting) != 1 || string(waiting[0].Payload) != "\x00\xff" || !waiting[0].Binary || waiting[0].State != operator.AtOnce {
-		t.Errorf("got %+v, %v", waiting, err)
+	if m := find("3", true); string(m.Payload) != "\x00\xff" || !m.Binary || m.State != operator.AtOnce {
+		t.Errorf("got %+v", m)
 	}
 }

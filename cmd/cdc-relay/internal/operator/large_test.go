@@ -160,23 +160,17 @@ func TestLargeRowsAreMovedAndDeleted(t *testing.T) {
 	ids := withLargeRows(f)
 	n := int64(len(ids))
 	f.Exec(`UPDATE outbox_dead_letter SET id = id + 1000, message_id = gen_random_uuid()`)
-	if done := f.requeue(operator.Filter{}, 1000); done.Done != n {
-		t.Errorf("requeued: %+v", done)
-	}
-	replayed, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Replay, Batch: 1000}, nil, quiet)
-	if err != nil || replayed.Done != n {
-		t.Errorf("replayed: %+v, %v", replayed, err)
-	}
-	retried, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Retry, Batch: 1000}, nil, quiet)
-	if err != nil || retried.Done != n {
-		t.Errorf("retried: %+v, %v", retried, err)
+	for _, verb := range []operator.Verb{operator.Requeue, operator.Replay, operator.Retry} {
+		if done := f.change(operator.Change{Do: verb, Batch: 1000}); done.Done != n {
+			t.Errorf("%s: %+v", verb, done)
+		}
 	}
 	if got := tabletest.One[int64](f, `SELECT count(*) FROM outbox WHERE pg_column_size(headers) > 10000`); got != 3*2 {
 		t.Errorf("%d rows have their headers", got)
 	}
 	f.DeadLetter(1, "nack", "last_error", `repeat('x', 1200000)`)
-	if purged, err := f.operator().Change(t.Context(), operator.Change{Do: operator.Purge, Filter: operator.Filter{Reason: text("nack")}, Batch: 1000}, nil, quiet); err != nil || purged.Done != 1 {
-		t.Errorf("purged %+v, %v", purged, err)
+	if purged := f.change(operator.Change{Do: operator.Purge, Filter: operator.Filter{Reason: text("nack")}}); purged.Done != 1 {
+		t.Errorf("purged %+v", purged)
 	}
 }
 

@@ -113,7 +113,6 @@ func TestHeadersFilterEveryList(t *testing.T) {
 	}
 	f.Exec(`INSERT INTO outbox (id, routing_key, payload) VALUES (12, 'celery', '1')`)
 	f.DeadLetter(12, "nack")
-	o := f.operator()
 	for filter, want := range map[string]string{
 		"task=orders.send": "1", "task=orders.*": "1", "task=orders.#": "1 2", "task=*.send": "1", "task=#.send": "1 2",
 		"task=o*s.#.send": "1 2", "task=o*s*send": "3", "task=orders_send": "3", "task=*": "3 9 10", "task=#": "1 2 3 4 9 10",
@@ -127,9 +126,8 @@ func TestHeadersFilterEveryList(t *testing.T) {
 		if got := strings.Trim(fmt.Sprint(f.listed(picked, 4)), "[]"); got != want {
 			t.Errorf("list %s: %s, want %s", filter, got, want)
 		}
-		n, err := o.Count(t.Context(), operator.Change{Do: operator.Purge, Filter: picked})
-		if all := len(strings.Fields(want)); err != nil || int(n) != all {
-			t.Errorf("dead letters with %s: %d, want %d, %v", filter, n, all, err)
+		if n, all := f.count(operator.Purge, picked), len(strings.Fields(want)); int(n) != all {
+			t.Errorf("dead letters with %s: %d, want %d", filter, n, all)
 		}
 	}
 	for _, filter := range []string{"", "task", "=a", "task=a,b", "argsrepr=*", "task=a,kwargsrepr=x", "task=a,", `task=orders\.send`} {
@@ -202,8 +200,7 @@ func TestPagesContainEveryRowOfEqualTime(t *testing.T) {
 		t.Errorf("%d dead letters: %v", len(dead), dead)
 	}
 	f.history()
-	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
-		SELECT i % 13, now(), '2026-01-01'::timestamptz + i * interval '1 s', gen_random_uuid(), 1, 1, 'r' FROM generate_series(1, 25) i`)
+	f.published(`i % 13, '2026-01-01'::timestamptz + i * interval '1 s', gen_random_uuid(), 'r'`, `generate_series(1, 25) i`)
 	published := f.listed(operator.Filter{State: operator.Published}, 3)
 	if len(published) != 25 || published[0] != 12 || published[1] != 12 || published[24] != 0 {
 		t.Errorf("%d published messages: %v", len(published), published)
@@ -281,13 +278,10 @@ func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
 	o, err := operator.New(t.Context(), conn, tabletest.Name())
 	must(t, err)
 	f.history()
-	f.Exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
-		SELECT i, now(), now() - i % 5 * interval '1 day', gen_random_uuid(), 0, 1, 'r' FROM generate_series(1, $1::int) i`, rows)
+	f.published(`i, now() - i % 5 * interval '1 day', gen_random_uuid(), 'r'`, `generate_series(1, $1::int) i`, rows)
 	none := pattern("none has this")
-	counted := func() (n int) {
-		err := conn.QueryRow(t.Context(), `SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables`).Scan(&n)
-		must(t, err)
-		return n
+	counted := func() int {
+		return tabletest.One[int](&tabletest.Tables{TB: t, Conn: conn}, `SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_xact_user_tables`)
 	}
 	list := func(filter operator.Filter) func(string) (string, error) {
 		return func(after string) (string, error) {
@@ -316,18 +310,15 @@ func TestAPageReadsABoundedNumberOfRows(t *testing.T) {
 	} {
 		after := ""
 		for page := range 3 {
-			if _, err := conn.Exec(t.Context(), `BEGIN`); err != nil { // the counters are those of a transaction
-				t.Fatal(err)
-			}
+			tx, err := conn.Begin(t.Context()) // the counters are those of a transaction
+			must(t, err)
 			before := counted()
 			after, err = read(after)
 			if err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
 			n := counted() - before
-			if _, err := conn.Exec(t.Context(), `ROLLBACK`); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tx.Rollback(t.Context()))
 			t.Logf("%s, page %d: %d rows", what, page+1, n)
 			most := operator.MostLooked + 500
 			if few := []string{"list", "due", "scheduled", "keys", "blocked keys", "dead letters", "published"}; slices.Contains(few, what) {

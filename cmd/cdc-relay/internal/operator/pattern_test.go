@@ -134,18 +134,14 @@ func TestPatternsWithMistakesAreRejected(t *testing.T) {
 // The longest patterns that make the most of each kind of state, with texts that nearly match.
 func TestHostilePatternsTakeLittleTime(t *testing.T) {
 	conn := tabletest.Connect(t, services.Database(t))
-	if _, err := conn.Exec(t.Context(), `SET statement_timeout = '30s'`); err != nil {
-		t.Fatal(err)
-	}
+	tabletest.Run(t, conn, `SET statement_timeout = '30s'`)
 	fill := func(unit string) string { return strings.Repeat(unit, MostPattern/len(unit)-4) }
 	for _, pattern := range []string{
 		"#." + fill("a.#.") + "b", "#." + fill("*.") + "b", "#.a." + fill("*.") + "b", fill("*a"), fill("*a.#."), "#." + fill("*a*.#.") + "b",
 		fill("#.*.") + "b", fill("a*b*.#."), fill("é.#."), fill("%.#."),
 	} {
 		p, err := ParsePattern(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		services.Must(t, err)
 		var keys []string
 		for _, unit := range []string{"a.", "ab.", "aa", ".", "a.b.", "é.", "x.a."} {
 			keys = append(keys, strings.Repeat(unit, 4000/len(unit)))
@@ -166,9 +162,7 @@ func planned(t *testing.T) (*tabletest.Tables, *Tables) {
 	p.Conn = tabletest.Connect(t, p.URL) // the migrations reset its settings
 	p.Exec(`ALTER TABLE outbox SET (autovacuum_enabled = false)`)
 	o, err := New(t.Context(), p.Conn, tabletest.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	return p, o
 }
 
