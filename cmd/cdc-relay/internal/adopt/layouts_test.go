@@ -150,15 +150,6 @@ func TestCeleryRowsThatWaitKeepTheirState(t *testing.T) {
 	s.want(row{"possible_duplicate": nil})
 }
 
-// A row of another table that waited may have been published by its old relay; a new row is published by ours only.
-func TestOnlyRowsThatWaitedMayBeDuplicates(t *testing.T) {
-	s := open(t, events)
-	s.Exec(`INSERT INTO events (topic, body) VALUES ('a', '1')`)
-	s.adopt(s.request("", "events", "routing_key=topic;payload=body", "sent_at IS NULL"))
-	s.insert(`INSERT INTO events (topic, body) VALUES ('b', '2')`)
-	s.want(row{"routing_key": "a", "possible_duplicate": true}, row{"routing_key": "b", "possible_duplicate": nil})
-}
-
 func TestCeleryTasksGoWhereCeleryRoutesThem(t *testing.T) {
 	s := open(t, celeryOutbox)
 	s.adopt(s.request(adopt.CeleryOutbox, "celery_outbox",

@@ -241,16 +241,6 @@ func TestTablesOfSeveralSchemasHaveTheirOwnFunctions(t *testing.T) {
 	}
 }
 
-func TestUndoRestoresTheTable(t *testing.T) {
-	s := open(t, events)
-	s.adopt(s.request("", "events", eventMap, ""))
-	s.undo("events")
-	s.insert("INSERT INTO events (topic, body) VALUES ('t', '1')")
-	s.want()
-	s.is(0, "SELECT count(*) FROM pg_proc WHERE proname ~ '^outbox_from'")
-	s.moves(1, s.request("", "events", eventMap, "all"))
-}
-
 // Covers everything that can happen to a trigger. Check reads it.
 func TestListReportsTheStateOfEachTrigger(t *testing.T) {
 	s := open(t, events)
