@@ -42,21 +42,6 @@ func TestParseTable(t *testing.T) {
 	}
 }
 
-func TestParseTableReadsTableString(t *testing.T) {
-	for _, table := range []outbox.Table{
-		{Schema: "public", Name: "outbox"},
-		{Schema: "My Schema", Name: "Out.Box"},
-		{Schema: `a"b`, Name: "1st"},
-		{Schema: "größe", Name: "c$"},
-	} {
-		for _, text := range []string{table.String(), table.SQL()} {
-			if got, err := outbox.ParseTable(text); err != nil || got != table {
-				t.Errorf("%s: got %+v, %v, want %+v", text, got, err, table)
-			}
-		}
-	}
-}
-
 func FuzzParseTable(f *testing.F) {
 	for _, seed := range []string{"outbox", `"a""b"."c"`, "A.b", `"`, "a.b.c", "ü"} {
 		f.Add(seed)

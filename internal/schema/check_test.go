@@ -108,18 +108,18 @@ func TestCheckNamesEachMissingPrivilegeAndTheGrant(t *testing.T) {
 	wantProblem(f, table, `may not UPDATE on table "Apps".outbox`, `GRANT UPDATE ON "Apps".outbox TO `+role+";")
 }
 
-// Keywords and other names, as schema, table and column.
-func TestNamesInHintsAreQuotedIfPostgresNeedsIt(t *testing.T) {
+// Keywords and other names, as schema, table and column. Each form of a name means the same to Postgres.
+func TestPostgresReadsQuotedNames(t *testing.T) {
 	f := tabletest.New(t)
-	names := tabletest.One[[]string](f, `SELECT array_agg(word) || '{Capital,"a b","a\"b",1a,a1,_x,"",größe}' FROM pg_get_keywords()`)
-	for _, name := range names {
-		if name == "" {
-			continue
-		}
-		quoted := outbox.Table{Schema: name, Name: name}
-		f.Exec(`BEGIN; CREATE SCHEMA ` + outbox.Identifier(name) + `; CREATE TABLE ` + quoted.String() + ` (x int); ALTER TABLE ` + quoted.String() + ` ADD COLUMN ` + outbox.Identifier(name) + ` int`)
-		if n := tabletest.One[int](f, `SELECT count(*)::int FROM information_schema.columns WHERE table_schema = $1 AND table_name = $1 AND column_name = $1`, name); n != 1 {
-			t.Errorf("%s became another name", quoted)
+	names := tabletest.One[[]string](f, `SELECT array_agg(word) FROM pg_get_keywords()`)
+	for _, name := range append(names, "Capital", "a b", `a"b`, "1a", "a1", "_x", "größe", "a\n; SELECT 1; --", "a\r\\! id", "a'--", "a$$b",
+		"a\u202eb\\", "\U000e0001", strings.Repeat("é", 31), "\\\x1b") {
+		table, column := outbox.Table{Schema: name, Name: name}, outbox.Identifier(name)
+		f.Exec(`BEGIN; CREATE SCHEMA ` + outbox.Identifier(name) + `; CREATE TABLE ` + table.String() + ` (` + column + ` int); ` +
+			`ALTER TABLE ` + table.Printed() + ` ALTER COLUMN ` + outbox.QuoteIdentifier(name) + ` SET NOT NULL`)
+		if n := tabletest.One[int](f, `SELECT count(*)::int FROM pg_attribute JOIN pg_class c ON c.oid = attrelid JOIN pg_namespace n ON n.oid = relnamespace
+			WHERE nspname = $1 AND relname = $1 AND attname = $1 AND $1 = `+outbox.QuoteLiteral(name)+` AND attrelid = `+outbox.QuoteLiteral(table.SQL())+`::regclass`, name); n != 1 {
+			t.Errorf("%s became another name", table)
 		}
 		f.Exec(`ROLLBACK`)
 	}

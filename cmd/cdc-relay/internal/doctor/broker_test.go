@@ -214,19 +214,6 @@ func TestBrokerLimitsAreReported(t *testing.T) {
 	}
 }
 
-// The texts are RabbitMQ's. The name of an exchange says nothing about the cause.
-func TestTheFixForARejectedPublishFollowsTheCause(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"ACCESS_REFUSED - access to exchange 'internal' in vhost '/' refused for user 'relay'": "rabbitmqctl set_permissions",
-		"ACCESS_REFUSED - cannot publish to internal exchange 'shop' in vhost '/'":             "an internal one rejects",
-	} {
-		if got := doctor.PermitFix(&amqp.Error{Code: amqp.AccessRefused, Reason: text}); !strings.Contains(strings.Join(got, "\n"), want) {
-			t.Errorf("%s: got %s", text, got)
-		}
-	}
-}
-
 func TestAMissingTopicPermissionIsReported(t *testing.T) {
 	t.Parallel()
 	broker := services.SharedRabbitMQ(t)

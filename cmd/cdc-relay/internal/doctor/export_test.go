@@ -10,6 +10,3 @@ func (o *Options) SetClock(now func() time.Time) { o.now = now }
 
 // Pasteable is for tests of all fixes.
 func Pasteable(line string) bool { return pasteable(line) }
-
-// PermitFix is for tests with the broker's error texts.
-func PermitFix(err error) []string { return (&brokerJudge{}).permitFix("", err).lines() }

@@ -493,6 +493,18 @@ func TestBrokerConnectionErrorsGetAFix(t *testing.T) {
 	}
 }
 
+// The texts are RabbitMQ's. The name of an exchange says nothing about the cause.
+func TestTheFixForARejectedPublishFollowsTheCause(t *testing.T) {
+	for text, want := range map[string]string{
+		"ACCESS_REFUSED - access to exchange 'internal' in vhost '/' refused for user 'relay'": "rabbitmqctl set_permissions",
+		"ACCESS_REFUSED - cannot publish to internal exchange 'shop' in vhost '/'":             "an internal one rejects",
+	} {
+		if got := new(brokerJudge).permitFix("", &amqp091.Error{Code: 403, Reason: text}).lines(); !strings.Contains(strings.Join(got, "\n"), want) {
+			t.Errorf("%s: got %s", text, got)
+		}
+	}
+}
+
 func TestShellWordsAreQuoted(t *testing.T) {
 	for word, want := range map[string]string{"plain_1": "plain_1", "": "''", "two words": "'two words'", "it's": `'it'\''s'`, "$HOME": "'$HOME'", "^a$": "'^a$'"} {
 		if got := shell(word); got != want {

@@ -154,20 +154,6 @@ func TestARepairIsOneStatement(t *testing.T) {
 	}
 }
 
-// Quoted names mean the same to Postgres, in statements and in strings.
-func TestPostgresReadsQuotedNames(t *testing.T) {
-	p := onDatabase(t, services.SharedPostgres(t).Database(t))
-	for _, name := range []string{"a\n; SELECT 1; --", "a\r\\! id", "a'--", `a"b`, "a$$b", "a\u202eb\\", "\U000e0001", strings.Repeat("é", 31), "\\\x1b"} {
-		var column, text string
-		statement := "SELECT " + outbox.QuoteLiteral(name) + ", k.* FROM (SELECT attname FROM pg_attribute WHERE attrelid = " +
-			outbox.QuoteLiteral(outbox.Table{Schema: "public", Name: name}.SQL()) + "::regclass AND attnum = 1) k"
-		p.exec("CREATE TABLE " + outbox.Table{Schema: "public", Name: name}.Printed() + " (" + outbox.QuoteIdentifier(name) + " text)")
-		if err := p.Conn.QueryRow(t.Context(), statement).Scan(&text, &column); err != nil || text != name || column != name {
-			t.Errorf("%q: got %q, %q, %v", name, text, column, err)
-		}
-	}
-}
-
 func messageGrant(role string) string {
 	return "GRANT INSERT (" + strings.Join(schema.Insert(), ", ") + ") ON outbox TO " + role
 }
