@@ -14,29 +14,37 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
-func (p *patient) topology(declare func(*amqp.Channel) error) *amqp.Channel {
+// channel is that of all declarations, with the first login.
+func (p *patient) channel() *amqp.Channel {
 	p.Helper()
-	conn := services.DialAMQP(p, p.RabbitMQ.Value)
-	channel, err := conn.Channel()
-	if err == nil {
-		err = declare(channel)
+	if p.declares == nil {
+		var err error
+		p.declares, err = services.DialAMQP(p, p.RabbitMQ.Value).Channel()
+		must(p, err)
 	}
+	return p.declares
+}
+
+func (p *patient) exchange(name, kind string, args amqp.Table) {
+	p.Helper()
+	must(p, p.channel().ExchangeDeclare(name, kind, true, false, false, false, args))
+}
+
+// queue declares a queue, and binds it by pairs of an exchange and a key.
+func (p *patient) queue(name string, args amqp.Table, bindings ...string) {
+	p.Helper()
+	_, err := p.channel().QueueDeclare(name, true, false, false, false, args)
 	must(p, err)
-	return channel
+	for binding := range slices.Chunk(bindings, 2) {
+		must(p, p.channel().QueueBind(name, binding[1], binding[0], false, nil))
+	}
 }
 
 // bound declares the exchange shop, and the queue orders with the binding orders.#.
-func (p *patient) bound() *amqp.Channel {
+func (p *patient) bound() {
 	p.Helper()
-	return p.topology(func(c *amqp.Channel) error {
-		if err := c.ExchangeDeclare("shop", amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
-			return err
-		}
-		if _, err := c.QueueDeclare("orders", true, false, false, false, nil); err != nil {
-			return err
-		}
-		return c.QueueBind("orders", "orders.#", "shop", false, nil)
-	})
+	p.exchange("shop", amqp.ExchangeTopic, nil)
+	p.queue("orders", nil, "shop", "orders.#")
 }
 
 func (p *patient) insert(exchange any, keys ...string) {
@@ -70,14 +78,14 @@ func parsed(t testing.TB, address string) *url.URL {
 
 func TestAHealthyBrokerPasses(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
-	channel := p.bound()
+	p.bound()
 	p.insert("shop", "orders.created", "orders.paid")
 	p.insert(nil, "orders", p.replyTo())
 	r := p.examine()
 	r.wantOthersOK()
 	r.want(doctor.OK, doctor.Routing, "waiting", "4 rows and 0 dead letters, for 4 pairs")
 	r.want(doctor.OK, doctor.Routing, "route", "each of 4 routing keys reaches a queue")
-	if q, err := channel.QueueDeclarePassive("orders", true, false, false, false, nil); err != nil || q.Messages != 0 {
+	if q, err := p.channel().QueueDeclarePassive("orders", true, false, false, false, nil); err != nil || q.Messages != 0 {
 		t.Errorf("the examination left %d messages, %v", q.Messages, err)
 	}
 	if rows := p.IDs("attempts = 0 AND available_at IS NULL"); len(rows) != 4 {
@@ -88,23 +96,16 @@ func TestAHealthyBrokerPasses(t *testing.T) {
 // replyTo returns the address of a client that waits for a direct reply, and fails the test if one arrives.
 func (p *patient) replyTo() string {
 	p.Helper()
-	var asked, replies <-chan amqp.Delivery
-	channel := p.topology(func(c *amqp.Channel) (err error) {
-		if _, err = c.QueueDeclare("questions", false, false, false, false, nil); err != nil {
-			return err
-		}
-		if asked, err = c.Consume("questions", "", true, false, false, false, nil); err != nil {
-			return err
-		}
-		if replies, err = c.Consume("amq.rabbitmq.reply-to", "", true, false, false, false, nil); err != nil {
-			return err
-		}
-		return c.PublishWithContext(p.Context(), "", "questions", true, false, amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to"})
-	})
+	p.queue("questions", nil)
+	asked, err := p.channel().Consume("questions", "", true, false, false, false, nil)
+	must(p, err)
+	replies, err := p.channel().Consume("amq.rabbitmq.reply-to", "", true, false, false, false, nil)
+	must(p, err)
+	must(p, p.channel().PublishWithContext(p.Context(), "", "questions", true, false, amqp.Publishing{ReplyTo: "amq.rabbitmq.reply-to"}))
 	address := (<-asked).ReplyTo
 	p.Cleanup(func() {
 		// The answer to this call comes after a reply that is in flight.
-		if _, err := channel.QueueDeclarePassive("questions", false, false, false, false, nil); err != nil || len(replies) > 0 {
+		if _, err := p.channel().QueueDeclarePassive("questions", true, false, false, false, nil); err != nil || len(replies) > 0 {
 			p.Errorf("%d replies came, %v", len(replies), err)
 		}
 	})
@@ -236,15 +237,8 @@ func TestQueuesThatDropAndAlternateExchangesAreReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
 	p.bound()
 	p.Exchange = "main"
-	p.topology(func(c *amqp.Channel) error {
-		if err := c.ExchangeDeclare("main", amqp.ExchangeDirect, true, false, false, false, amqp.Table{"alternate-exchange": "shop"}); err != nil {
-			return err
-		}
-		if _, err := c.QueueDeclare("short", true, false, false, false, amqp.Table{"x-max-length": 1_000_000}); err != nil {
-			return err
-		}
-		return c.QueueBind("short", "k", "main", false, nil)
-	})
+	p.exchange("main", amqp.ExchangeDirect, amqp.Table{"alternate-exchange": "shop"})
+	p.queue("short", amqp.Table{"x-max-length": 1_000_000}, "main", "k")
 	p.insert(nil, "k", "orders.by.the.alternate")
 	r := p.examine()
 	r.want(doctor.Warning, doctor.Routing, "alternate_exchange", `"main" has the alternate exchange "shop"`)
@@ -270,35 +264,22 @@ func TestQueuesThatExpireMessagesAreReported(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(broker)
 	p.bound()
 	p.Exchange = "main"
-	p.topology(func(c *amqp.Channel) error {
-		for _, x := range []string{"main", "inner"} {
-			if err := c.ExchangeDeclare(x, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
-				return err
-			}
-		}
-		if err := c.ExchangeBind("inner", "", "main", false, nil); err != nil {
-			return err
-		}
-		for name, args := range map[string]amqp.Table{
-			"short":   {"x-message-ttl": 60_000},
-			"kept":    {"x-message-ttl": 60_000, "x-dead-letter-exchange": "amq.fanout"},
-			"to-none": {"x-message-ttl": 60_000, "x-dead-letter-exchange": "missing"},
-			"rejects": {"x-max-length": 10, "x-overflow": "reject-publish"},
-			"copies":  {"x-max-length": 10, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "amq.fanout"},
-			"moves":   {"x-max-length": 10, "x-dead-letter-exchange": "amq.fanout"},
-			"returns": {"x-queue-type": "quorum", "x-delivery-limit": 3},
-			"retains": {"x-queue-type": "quorum", "x-delivery-limit": 3, "x-dead-letter-exchange": "amq.fanout"},
-			"log":     {"x-queue-type": "stream", "x-max-length-bytes": 1_000_000},
-		} {
-			if _, err := c.QueueDeclare(name, true, false, false, false, args); err != nil {
-				return err
-			}
-			if err := c.QueueBind(name, "", "inner", false, nil); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	p.exchange("main", amqp.ExchangeFanout, nil)
+	p.exchange("inner", amqp.ExchangeFanout, nil)
+	must(t, p.channel().ExchangeBind("inner", "", "main", false, nil))
+	for name, args := range map[string]amqp.Table{
+		"short":   {"x-message-ttl": 60_000},
+		"kept":    {"x-message-ttl": 60_000, "x-dead-letter-exchange": "amq.fanout"},
+		"to-none": {"x-message-ttl": 60_000, "x-dead-letter-exchange": "missing"},
+		"rejects": {"x-max-length": 10, "x-overflow": "reject-publish"},
+		"copies":  {"x-max-length": 10, "x-overflow": "reject-publish-dlx", "x-dead-letter-exchange": "amq.fanout"},
+		"moves":   {"x-max-length": 10, "x-dead-letter-exchange": "amq.fanout"},
+		"returns": {"x-queue-type": "quorum", "x-delivery-limit": 3},
+		"retains": {"x-queue-type": "quorum", "x-delivery-limit": 3, "x-dead-letter-exchange": "amq.fanout"},
+		"log":     {"x-queue-type": "stream", "x-max-length-bytes": 1_000_000},
+	} {
+		p.queue(name, args, "inner", "")
+	}
 	p.insert(nil, "k")
 	r := p.examine()
 	level := map[string]doctor.Level{}
@@ -376,10 +357,7 @@ func TestAnUnreachableBrokerIsReported(t *testing.T) {
 func TestDeadLettersAndFullQueuesAreExamined(t *testing.T) {
 	t.Parallel()
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
-	channel := p.topology(func(c *amqp.Channel) error {
-		_, err := c.QueueDeclare("full", true, false, false, false, amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
-		return err
-	})
+	p.queue("full", amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"})
 	p.exec(`INSERT INTO outbox_dead_letter (id, message_id, created_at, attempts, schema_version, exchange, routing_key, payload, failure_reason, last_error)
 		SELECT i, gen_random_uuid(), now(), 6, 1, e, k, '1', 'retries_exhausted', r FROM (VALUES (1, 'gone', 'k', 'exchange_missing: NOT_FOUND'),
 			(2, '', 'no_queue', 'unroutable: NO_ROUTE'), (3, '', 'full', 'nack: RabbitMQ answered with a nack'),
@@ -399,7 +377,7 @@ func TestDeadLettersAndFullQueuesAreExamined(t *testing.T) {
 		}
 	}
 	r.want(doctor.Warning, doctor.Routing, "nack", `2 messages examined were rejected with a nack, sent to the default exchange with routing key "full"`, "add consumers")
-	must(t, channel.PublishWithContext(t.Context(), "", "full", false, false, amqp.Publishing{Body: []byte("x")}))
+	must(t, p.channel().PublishWithContext(t.Context(), "", "full", false, false, amqp.Publishing{Body: []byte("x")}))
 	await.Until(t, "RabbitMQ has counted the message", func() bool {
 		r := p.examine()
 		at := slices.IndexFunc(r.findings, func(f doctor.Finding) bool { return f.Name == "overflow" && f.Level == doctor.Problem })

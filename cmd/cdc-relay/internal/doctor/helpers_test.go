@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/doctor"
 	"github.com/cdc-relay/cdc-relay/internal/provision"
@@ -29,6 +30,7 @@ type patient struct {
 	doctor.Options
 	*tabletest.Tables // as their owner
 	broker            *services.RabbitMQ
+	declares          *amqp.Channel
 	named             string // the role for which $ROLE stands
 }
 

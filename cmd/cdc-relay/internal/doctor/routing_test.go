@@ -1,7 +1,6 @@
 package doctor_test
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -26,41 +25,28 @@ func (w words) key(more ...string) string {
 }
 
 // declareMaze binds queues and exchanges to one another at random.
-func (w words) declareMaze(c *amqp.Channel) error {
-	for _, x := range mazeExchanges() {
-		kind, args := x, amqp.Table{}
-		switch x {
-		case "outer":
-			kind = "topic"
-		case "guarded":
-			kind, args = "direct", amqp.Table{"alternate-exchange": "topic"}
-		}
-		if err := c.ExchangeDeclare(x, kind, false, false, false, false, args); err != nil {
-			return err
-		}
+func (w words) declareMaze(p *patient) {
+	for _, x := range []string{"direct", "topic", "fanout"} {
+		p.exchange(x, x, nil)
 	}
+	p.exchange("outer", "topic", nil)
+	p.exchange("guarded", "direct", amqp.Table{"alternate-exchange": "topic"})
 	for i := range 6 {
-		q := fmt.Sprintf("q%d", i)
-		if _, err := c.QueueDeclare(q, false, false, false, false, nil); err != nil {
-			return err
-		}
-		if err := errors.Join(c.QueueBind(q, w.key(), "direct", false, nil), c.QueueBind(q, w.key("*", "#"), "topic", false, nil)); err != nil {
-			return err
-		}
+		p.queue(fmt.Sprintf("q%d", i), nil, "direct", w.key(), "topic", w.key("*", "#"))
 	}
-	return errors.Join(c.ExchangeBind("direct", w.key("*", "#"), "outer", false, nil), c.QueueBind("q1", w.key(), "guarded", false, nil))
+	must(p, p.channel().ExchangeBind("direct", w.key("*", "#"), "outer", false, nil))
+	p.queue("q1", nil, "guarded", w.key())
 }
-
-func mazeExchanges() []string { return []string{"direct", "topic", "fanout", "outer", "guarded"} }
 
 // The routes computed from the bindings are compared with the broker's routing.
 func TestRoutesAreComputedAsTheBrokerDoes(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
 	w := words{rand.New(rand.NewPCG(1, 2))}
-	channel := p.topology(w.declareMaze)
+	w.declareMaze(p)
+	channel := p.channel()
 	returned := channel.NotifyReturn(make(chan amqp.Return, 1000))
 	must(t, channel.Confirm(false))
-	for _, x := range mazeExchanges() {
+	for _, x := range []string{"direct", "topic", "fanout", "outer", "guarded"} {
 		for range 30 {
 			key := w.key()
 			p.insert(x, key)
@@ -96,21 +82,9 @@ func TestTheNumberOfExaminedExchangesIsLimited(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t)).withBroker(services.SharedRabbitMQ(t))
 	const exchanges = 105
 	name := func(i int) string { return fmt.Sprintf("x%03d", i) }
-	p.topology(func(c *amqp.Channel) error {
-		if _, err := c.QueueDeclare("all", true, false, false, false, nil); err != nil {
-			return err
-		}
-		for i := range exchanges {
-			if err := c.ExchangeDeclare(name(i), amqp.ExchangeDirect, true, false, false, false, nil); err != nil {
-				return err
-			}
-			if err := c.QueueBind("all", "k", name(i), false, nil); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 	for i := range exchanges {
+		p.exchange(name(i), amqp.ExchangeDirect, nil)
+		p.queue("all", nil, name(i), "k")
 		p.insert(name(i), "k")
 	}
 	r := p.examine()
