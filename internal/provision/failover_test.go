@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
@@ -25,7 +24,7 @@ func TestARecreatedSlotKeepsItsOptions(t *testing.T) {
 		f.Exec(`CHECKPOINT`)
 	}
 	f.Await(`SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = '` + f.names.Slot + `'`)
-	if done := f.mustSetup(); len(done) != 3 || !strings.HasPrefix(done[0], "dropped slot "+f.names.Slot+": invalidated by the server") {
+	if done := f.mustSetUp(f.names); len(done) != 3 || !strings.HasPrefix(done[0], "dropped slot "+f.names.Slot+": invalidated by the server") {
 		t.Errorf("did %q", done)
 	}
 	if got := options(); got != want {
@@ -48,21 +47,21 @@ func TestARecreatedSlotKeepsItsOptions(t *testing.T) {
 func TestSetupCreatesAFailoverSlot(t *testing.T) {
 	server := services.PrivatePostgres(t)
 	f := onDatabase(t, server.URL(""))
-	f.mustSetup()
+	f.mustSetUp(f.names)
 	f.names.Failover = true
 	if server.Major() < 17 {
-		_, err := Setup(t.Context(), f.Conn.PgConn(), f.names, await.Hang())
+		_, err := f.setup(f.names)
 		f.wantProblem(err, "they need 17 or later", "leave out --failover-slot")
 		f.wantProblem(CheckBefore(t.Context(), f.Conn.PgConn(), f.names), "they need 17 or later", "upgrade")
 		return
 	}
-	f.wantLines(f.mustSetUp(f.names), []string{"dropped slot " + f.names.Slot + ": it is no failover slot", "created failover slot " + f.names.Slot})
-	f.wantLines(f.mustSetUp(f.names), nil)
+	f.wantLines(f.mustSetUp(f.names), "dropped slot "+f.names.Slot+": it is no failover slot", "created failover slot "+f.names.Slot)
+	f.wantLines(f.mustSetUp(f.names))
 	if f.Slot("failover") != "t" {
 		t.Error("the slot is no failover slot")
 	}
 	f.names.Failover = false // a failover slot stays one
-	f.wantLines(f.mustSetUp(f.names), nil)
+	f.wantLines(f.mustSetUp(f.names))
 	if f.Slot("failover") != "t" {
 		t.Error("the slot is no failover slot any more")
 	}

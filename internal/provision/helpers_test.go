@@ -35,10 +35,17 @@ func onDatabase(t *testing.T, url string) *fixture {
 	return &fixture{f, Names{Table: f.Source.Table, Publication: f.Source.Publication, Slot: f.Source.Slot}}
 }
 
-func (f *fixture) setup() ([]string, error) {
+func (f *fixture) setup(names Names) ([]string, error) {
 	f.Helper()
-	done, err := Setup(f.Context(), f.Conn.PgConn(), f.names, await.Hang())
+	done, err := Setup(f.Context(), f.Conn.PgConn(), names, await.Hang())
 	return texts(done), err
+}
+
+func (f *fixture) mustSetUp(names Names) []string {
+	f.Helper()
+	done, err := f.setup(names)
+	must(f, err)
+	return done
 }
 
 func texts(done []Change) (lines []string) {
@@ -46,13 +53,6 @@ func texts(done []Change) (lines []string) {
 		lines = append(lines, change.Text)
 	}
 	return lines
-}
-
-func (f *fixture) mustSetup() []string {
-	f.Helper()
-	done, err := f.setup()
-	must(f, err)
-	return done
 }
 
 func (f *fixture) wantProblem(err error, what, fix string) {
@@ -66,7 +66,7 @@ func (f *fixture) wantProblem(err error, what, fix string) {
 	}
 }
 
-func (f *fixture) wantLines(got, want []string) {
+func (f *fixture) wantLines(got []string, want ...string) {
 	f.Helper()
 	if !slices.Equal(got, want) {
 		f.Errorf("did %q, want %q", got, want)

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/cdc-relay/cdc-relay/outbox"
-	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
 // secondOutbox creates another outbox in the database, and returns its names: those of the first.
@@ -29,7 +28,7 @@ func (f *fixture) objects() string {
 
 func TestASecondOutboxDoesNotTakeTheNamesOfTheFirst(t *testing.T) {
 	f := newFixture(t)
-	f.mustSetup()
+	f.mustSetUp(f.names)
 	for _, table := range []outbox.Table{
 		{Schema: "billing", Name: "outbox"},
 		{Schema: "public", Name: "outbox2"},
@@ -41,7 +40,7 @@ func TestASecondOutboxDoesNotTakeTheNamesOfTheFirst(t *testing.T) {
 		before := f.objects()
 		ask := func() error { return CheckNames(t.Context(), f.Conn.PgConn(), second) }
 		setup := func() error {
-			_, err := Setup(t.Context(), f.Conn.PgConn(), second, await.Hang())
+			_, err := f.setup(second)
 			return err
 		}
 		teardown := func() error {
@@ -67,8 +66,8 @@ func TestASecondOutboxDoesNotTakeTheNamesOfTheFirst(t *testing.T) {
 			t.Errorf("%s: slots and publications were %s, are %s", table, before, after)
 		}
 		second.Slot = name
-		f.wantLines(f.mustSetUp(second), []string{"created publication " + name + " for table " + table.String(), "created slot " + name})
-		f.wantLines(f.mustSetUp(second), nil)
+		f.wantLines(f.mustSetUp(second), "created publication "+name+" for table "+table.String(), "created slot "+name)
+		f.wantLines(f.mustSetUp(second))
 		if err := ask(); err != nil {
 			t.Error(err)
 		}
@@ -84,11 +83,11 @@ func TestASecondOutboxDoesNotTakeTheNamesOfTheFirst(t *testing.T) {
 // A publication may have been shared by hand. Then the end of one outbox is not the end of the other.
 func TestTeardownLeavesASharedPublicationToTheOtherOutbox(t *testing.T) {
 	f := newFixture(t)
-	f.mustSetup()
+	f.mustSetUp(f.names)
 	second := f.secondOutbox(outbox.Table{Schema: "billing", Name: "outbox"})
 	f.Exec(`ALTER PUBLICATION ` + f.names.Publication + ` ADD TABLE billing.outbox`)
 	second.Slot += "_2"
-	f.wantLines(f.mustSetUp(second), []string{"created slot " + second.Slot})
+	f.wantLines(f.mustSetUp(second), "created slot "+second.Slot)
 	done, err := Teardown(t.Context(), f.Conn.PgConn(), second)
 	if err != nil || !slices.Contains(done, "removed table billing.outbox from publication "+f.names.Publication+", which also publishes public.outbox") {
 		t.Errorf("%q, %v", done, err)
@@ -96,7 +95,7 @@ func TestTeardownLeavesASharedPublicationToTheOtherOutbox(t *testing.T) {
 	if left := f.objects(); left != f.names.Slot+" "+f.names.Publication+"=public.outbox" {
 		t.Errorf("left is %s", left)
 	}
-	f.wantLines(f.mustSetup(), nil)
+	f.wantLines(f.mustSetUp(f.names))
 }
 
 func TestOwnNamesDiffer(t *testing.T) {
@@ -140,6 +139,6 @@ func TestAPublicationOfAStrangerIsNotUsed(t *testing.T) {
 	f.Exec(`ALTER ROLE ` + role + ` SUPERUSER`)
 	f.Exec(`ALTER PUBLICATION ` + f.names.Publication + ` OWNER TO ` + role)
 	f.Exec(`ALTER ROLE ` + role + ` NOSUPERUSER`)
-	_, err := f.setup()
+	_, err := f.setup(f.names)
 	f.wantProblem(err, `belongs to role `+role+`, which is not trusted`, `if it may belong to that role`)
 }

@@ -27,12 +27,12 @@ func (f *fixture) isFarBehind() bool {
 func TestSlotFarBehindStaysIfItCannotBeRecreatedAtOnce(t *testing.T) {
 	services.Thorough(t, "starts its own server")
 	f := onDatabase(t, services.PrivatePostgres(t, "max_replication_slots=2").URL(""))
-	f.mustSetup()
+	f.mustSetUp(f.names)
 	f.fallBehind()
 	stays := func() {
 		t.Helper()
 		stream, done := f.open()
-		if f.wantLines(done, nil); !f.isFarBehind() {
+		if f.wantLines(done); !f.isFarBehind() {
 			t.Error("the slot was recreated")
 		}
 		stream.Close()
@@ -57,10 +57,10 @@ func TestFailoverSlotFarBehindStays(t *testing.T) {
 	services.Thorough(t, "starts its own server")
 	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
 	f.Exec(`SELECT pg_create_logical_replication_slot('` + f.names.Slot + `', 'pgoutput', failover => true)`)
-	f.mustSetup()
+	f.mustSetUp(f.names)
 	f.fallBehind()
 	_, done := f.open()
-	f.wantLines(done, nil)
+	f.wantLines(done)
 	if f.Slot("failover") != "t" {
 		t.Error("the slot is not a failover slot any more")
 	}
@@ -70,7 +70,7 @@ func TestFailoverSlotFarBehindStays(t *testing.T) {
 func TestSlotFarBehindIsRecreated(t *testing.T) {
 	services.Thorough(t, "starts its own server")
 	f := onDatabase(t, services.PrivatePostgres(t).URL(""))
-	f.mustSetup()
+	f.mustSetUp(f.names)
 	f.fallBehind()
 	f.Exec(`INSERT INTO outbox VALUES (48)`)
 	stream, done := f.open()

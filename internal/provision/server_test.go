@@ -23,7 +23,7 @@ func TestWalLevelReplicaIsAProblem(t *testing.T) {
 	services.Thorough(t, "starts its own server")
 	server := services.PrivatePostgres(t, "wal_level=replica")
 	f := onDatabase(t, server.URL(""))
-	_, err := f.setup()
+	_, err := f.setup(f.names)
 	if server.Major() >= 19 { // the slot raises the effective level
 		if err != nil {
 			t.Errorf("setup: %v", err)
@@ -60,7 +60,7 @@ func TestRoleWithoutCreateGetsTheStatementForThePublication(t *testing.T) {
 
 func TestRoleWithReplicationAloneStreams(t *testing.T) {
 	f := newFixture(t)
-	f.mustSetup()
+	f.mustSetUp(f.names)
 	_, address := f.Role("REPLICATION")
 	stream, done, err := f.openAs(address)
 	if err != nil || done != nil {

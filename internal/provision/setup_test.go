@@ -16,15 +16,13 @@ import (
 
 func TestSetupCreatesMissingObjectsOnce(t *testing.T) {
 	f := newFixture(t)
-	f.wantLines(f.mustSetup(), []string{
-		`created publication ` + f.names.Publication + ` for table public.outbox`, "created slot " + f.names.Slot,
-	})
-	f.wantLines(f.mustSetup(), nil)
+	f.wantLines(f.mustSetUp(f.names), `created publication `+f.names.Publication+` for table public.outbox`, "created slot "+f.names.Slot)
+	f.wantLines(f.mustSetUp(f.names))
 	if got := f.Value(`SELECT concat(pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot) FROM pg_publication`); got != "tffft" {
 		t.Errorf("insert, update, delete, truncate, via root = %s", got)
 	}
 	stream, done := f.open()
-	f.wantLines(done, nil)
+	f.wantLines(done)
 	stream.Close()
 }
 
@@ -69,18 +67,18 @@ func TestRowFilterAndColumnListAreRejected(t *testing.T) {
 	} {
 		f := newFixture(t)
 		f.Exec(`CREATE PUBLICATION ` + f.names.Publication + ` FOR TABLE ` + sql + ` WITH (publish = 'insert', publish_via_partition_root = true)`)
-		_, err := f.setup()
+		_, err := f.setup(f.names)
 		fix := `ALTER PUBLICATION ` + f.names.Publication + ` SET TABLE public.outbox`
 		f.wantProblem(err, what, fix)
 		f.Exec(fix) // the hint must fix it
-		f.wantLines(f.mustSetup(), []string{"created slot " + f.names.Slot})
+		f.wantLines(f.mustSetUp(f.names), "created slot "+f.names.Slot)
 	}
 }
 
 func TestMissingTableIsAProblem(t *testing.T) {
 	f := newFixture(t)
 	f.names.Table.Name = "missing"
-	_, err := f.setup()
+	_, err := f.setup(f.names)
 	f.wantProblem(err, "table public.missing does not exist", "cdc-relay setup --table 'public.missing'")
 	if f.Slot("slot_name") != "" {
 		t.Error("a slot was created")
@@ -108,7 +106,7 @@ func TestForeignSlotsAreRejected(t *testing.T) {
 		if c.what == "belongs to another database" { // somebody there may need it
 			fix = "# choose another name with --slot"
 		}
-		_, err := f.setup()
+		_, err := f.setup(f.names)
 		f.wantProblem(err, c.what, fix)
 		f.wantProblem(err, c.what, drop)
 		_, _, err = f.openAs(f.URL)
@@ -156,7 +154,7 @@ func TestASlotUnderCreationIsNotForeign(t *testing.T) {
 func TestInvalidSlotNameIsAProblem(t *testing.T) {
 	f := newFixture(t)
 	f.names.Slot = "My'Slot"
-	_, err := f.setup()
+	_, err := f.setup(f.names)
 	f.wantProblem(err, "My'Slot", "--slot")
 }
 
@@ -167,8 +165,8 @@ func TestNamesMayContainAnyCharacter(t *testing.T) {
 	f.names.Table = outbox.Table{Schema: `My "Schema`, Name: `Out'box\`}
 	f.names.Publication = `Pub, "lic'\ ation`
 	f.names.Slot = "1st_" + f.names.Slot[:20]
-	f.mustSetup()
-	f.wantLines(f.mustSetup(), nil)
+	f.mustSetUp(f.names)
+	f.wantLines(f.mustSetUp(f.names))
 	l := f.listen()
 	f.Exec(`INSERT INTO "My ""Schema"."Out'box\" VALUES (49)`)
 	f.WantInserted(l, "1")
@@ -185,10 +183,10 @@ func TestNamesMayContainAnyCharacter(t *testing.T) {
 
 func TestTeardownDropsExistingObjectsOnce(t *testing.T) {
 	f := newFixture(t)
-	f.mustSetup()
+	f.mustSetUp(f.names)
 	done, err := Teardown(t.Context(), f.Conn.PgConn(), f.names)
 	must(t, err)
-	f.wantLines(done, []string{"dropped slot " + f.names.Slot, `dropped publication ` + f.names.Publication})
+	f.wantLines(done, "dropped slot "+f.names.Slot, `dropped publication `+f.names.Publication)
 	done, err = Teardown(t.Context(), f.Conn.PgConn(), f.names)
 	if err != nil || done != nil {
 		t.Errorf("again: %q, %v", done, err)
@@ -228,7 +226,7 @@ func TestSetupSQLRunsInPsql(t *testing.T) {
 	f.Exec(`CREATE TABLE "Out'box\" (id bigint)`)
 	f.names.Table.Name, f.names.Publication = `Out'box\`, `Pub "lic'\`
 	tabletest.Psql(t, f.URL, SetupSQL(f.names))
-	f.wantLines(f.mustSetup(), nil)
+	f.wantLines(f.mustSetUp(f.names))
 }
 
 func TestSetupAcceptsAConcurrentlyCreatedPublication(t *testing.T) {

@@ -30,21 +30,12 @@ func (f *fixture) split(n int) (all []Names) {
 	return all
 }
 
-func (f *fixture) mustSetUp(names Names) []string {
-	f.Helper()
-	done, err := Setup(f.Context(), f.Conn.PgConn(), names, await.Hang())
-	must(f, err)
-	return texts(done)
-}
-
 // The relay recognises each server's printed form of the row filter: the second run changes nothing.
 func TestSetupOfShardsCreatesMissingObjectsOnce(t *testing.T) {
 	f, all := newSharded(t, 3)
 	for _, names := range all {
-		f.wantLines(f.mustSetUp(names), []string{
-			`created publication ` + names.Publication + ` for table public.outbox`, "created slot " + names.Slot,
-		})
-		f.wantLines(f.mustSetUp(names), nil)
+		f.wantLines(f.mustSetUp(names), `created publication `+names.Publication+` for table public.outbox`, "created slot "+names.Slot)
+		f.wantLines(f.mustSetUp(names))
 		if want := fmt.Sprintf("%s_%d_of_3", f.names.Slot, names.Shard.Index); names.Slot != want || !names.Sibling(all[0].Slot) {
 			t.Errorf("slot %s, want %s", names.Slot, want)
 		}
@@ -112,7 +103,7 @@ func TestARowFilterOfAnotherShardIsRejected(t *testing.T) {
 		" WHERE (" + names.Shard.Condition("") + " OR id = 7)": "has another row filter",
 	} {
 		f.Exec(`CREATE PUBLICATION "` + names.Publication + `" FOR TABLE outbox` + filter + ` WITH (publish = 'insert', publish_via_partition_root = true)`)
-		_, err := Setup(t.Context(), f.Conn.PgConn(), names, await.Hang())
+		_, err := f.setup(names)
 		fix := `ALTER PUBLICATION ` + names.Publication + ` SET TABLE public.outbox WHERE (`
 		f.wantProblem(err, what, fix)
 		fault, err := PublicationFaulty(t.Context(), f.Conn.PgConn(), names)
@@ -120,13 +111,13 @@ func TestARowFilterOfAnotherShardIsRejected(t *testing.T) {
 			t.Errorf("%q: %q, %v", filter, fault, err)
 		}
 		f.Exec(fix + names.Shard.Condition("") + ")") // the hint must fix it
-		f.wantLines(f.mustSetUp(names), []string{"created slot " + names.Slot})
+		f.wantLines(f.mustSetUp(names), "created slot "+names.Slot)
 		_, err = Teardown(t.Context(), f.Conn.PgConn(), names)
 		must(t, err)
 	}
 	f.Exec(`CREATE PUBLICATION "` + names.Publication + `" FOR TABLE other WITH (publish = 'insert', publish_via_partition_root = true)`)
-	f.wantLines(f.mustSetUp(names), []string{`added table public.outbox to publication ` + names.Publication, "created slot " + names.Slot})
-	f.wantLines(f.mustSetUp(names), nil)
+	f.wantLines(f.mustSetUp(names), `added table public.outbox to publication `+names.Publication, "created slot "+names.Slot)
+	f.wantLines(f.mustSetUp(names))
 }
 
 func TestADifferentNumberOfShardsIsRejectedWhileOneStreams(t *testing.T) {
@@ -135,7 +126,7 @@ func TestADifferentNumberOfShardsIsRejectedWhileOneStreams(t *testing.T) {
 	refused := func(names Names, slot, teardown string) {
 		t.Helper()
 		before := f.Value(`SELECT count(*) FROM pg_publication`)
-		_, err := Setup(t.Context(), f.Conn.PgConn(), names, await.Hang())
+		_, err := f.setup(names)
 		f.wantProblem(err, slot+" (in use)", teardown)
 		streamed := f.names
 		f.names = names
@@ -181,6 +172,6 @@ func TestAUserDefinedCollationIsAProblem(t *testing.T) {
 	f, all := newSharded(t, 2)
 	f.Exec(`CREATE COLLATION mine (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
 	f.Exec(`ALTER TABLE outbox ALTER COLUMN ordering_key TYPE text COLLATE mine`)
-	_, err := Setup(t.Context(), f.Conn.PgConn(), all[0], await.Hang())
+	_, err := f.setup(all[0])
 	f.wantProblem(err, "cannot create or change publication", `ALTER TABLE public.outbox ALTER COLUMN ordering_key TYPE text COLLATE "default"`)
 }
