@@ -2,7 +2,6 @@ package outbox_test
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/cdc-relay/cdc-relay/migrations"
 	"github.com/cdc-relay/cdc-relay/outbox"
@@ -25,9 +23,8 @@ func newOutbox(t *testing.T, table outbox.Table) (*tabletest.Tables, string) {
 	t.Helper()
 	url := services.Database(t)
 	f := &tabletest.Tables{TB: t, URL: url, Conn: tabletest.Connect(t, url)}
-	if _, _, err := migrations.Up(t.Context(), f.Conn, table); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := migrations.Up(t.Context(), f.Conn, table)
+	services.Must(t, err)
 	role, address := f.Role("")
 	f.Exec("GRANT USAGE ON SCHEMA " + outbox.QuoteIdentifier(table.Schema) + " TO " + role)
 	f.Exec("GRANT INSERT ON " + table.SQL() + " TO " + role)
@@ -77,21 +74,6 @@ func TestEnqueueWithPgxNeedsOnlyInsert(t *testing.T) {
 			t.Errorf("%s: got\n%s\nwant\n%s", mode, got, wantRows)
 		}
 		owner.Exec("DELETE FROM " + table.SQL())
-	}
-}
-
-func TestEnqueueWithDatabaseSQLNeedsOnlyInsert(t *testing.T) {
-	table := outbox.Table{Schema: "public", Name: "outbox"}
-	owner, url := newOutbox(t, table)
-	db, err := sql.Open("pgx", url)
-	services.Must(t, err)
-	defer db.Close()
-	tx, err := db.BeginTx(t.Context(), nil)
-	services.Must(t, err)
-	services.Must(t, table.EnqueueSQL(t.Context(), tx, messages()...))
-	services.Must(t, tx.Commit())
-	if got := rowsOf(owner, table); got != wantRows {
-		t.Errorf("got\n%s\nwant\n%s", got, wantRows)
 	}
 }
 
