@@ -104,7 +104,6 @@ type shop struct {
 	role, broker string
 }
 
-// servers creates a database and a virtual host.
 func (e *shop) servers() {
 	e.URL = services.Database(e)
 	e.Conn = tabletest.Connect(e, e.URL)
@@ -160,7 +159,6 @@ func (e *shop) failingWork(consumer string) {
 	e.want("SELECT string_agg(order_id::text, ',' ORDER BY order_id) FROM parcels", "42,43")
 }
 
-// command runs a shell line in the folder of the example.
 func (e *shop) command(line string) (string, error) {
 	ctx, cancel := context.WithTimeout(e.Context(), await.Hang())
 	defer cancel()

@@ -105,7 +105,6 @@ func (e *shop) handKafka() {
 	e.want("SELECT string_agg(routing_key || ' ' || attempts, ',') FROM outbox", "nowhere 1")
 }
 
-// redis is a Redis server of one test.
 type redis struct {
 	e       *shop
 	port    string
@@ -113,7 +112,6 @@ type redis struct {
 	process *exec.Cmd
 }
 
-// startRedis starts a server, and stops it after the test.
 func startRedis(e *shop, args ...string) *redis {
 	e.Helper()
 	port, err := services.FreePort()

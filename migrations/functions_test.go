@@ -89,20 +89,6 @@ func TestFunctionsAreCreatedOnceForAnyName(t *testing.T) {
 	is(t, conn, 0, "SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'")
 }
 
-func TestTheScriptCreatesTheSameFunctions(t *testing.T) {
-	url := services.Database(t)
-	conn := tabletest.Connect(t, url)
-	for _, table := range weirdTables() {
-		up(t, conn, table)
-		script, err := migrations.FunctionsSQL(table)
-		must(t, err)
-		tabletest.Psql(t, url, script, "-1")
-		if changed, err := migrations.MakeFunctions(t.Context(), conn, table); changed || err != nil {
-			t.Errorf("%s: setup still has something to do after the script: %v, %v", table, changed, err)
-		}
-	}
-}
-
 // Functions created by a superuser do not run with the superuser's rights.
 func TestTheFunctionsBelongToTheOwnerOfTheTable(t *testing.T) {
 	url := services.Database(t)

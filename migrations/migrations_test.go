@@ -144,7 +144,7 @@ func TestDropRejectsTablesWithMessages(t *testing.T) {
 }
 
 // A tool for migrations runs the script in a transaction of its own, and goes on in it.
-func TestTheScriptCreatesTheSameTables(t *testing.T) {
+func TestTheScriptsCreateTheSameTablesAndFunctions(t *testing.T) {
 	ours, theirs := services.Database(t), services.Database(t)
 	conn, byScript := tabletest.Connect(t, ours), tabletest.Connect(t, theirs)
 	for _, table := range weirdTables() {
@@ -168,6 +168,10 @@ func TestTheScriptCreatesTheSameTables(t *testing.T) {
 			t.Errorf("%s: %+v, %v", table, state, err)
 		}
 		up(t, byScript, table)
+		makeFunctions(t, conn, table)
+		functions, err := migrations.FunctionsSQL(table)
+		must(t, err)
+		tabletest.Psql(t, theirs, functions, "-1")
 	}
 	want, got := catalog(t, conn), catalog(t, byScript)
 	if want != got {

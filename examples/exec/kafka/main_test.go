@@ -21,7 +21,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// hang ends a test that would wait for ever.
 const hang = 5 * time.Minute
 
 // kafka is a broker in this process. It auto-creates no topic.

@@ -124,7 +124,6 @@ func (p *patient) examine() report {
 	return report{p, doctor.Examine(p.Context(), p.Options)}
 }
 
-// report is the result of an examination.
 type report struct {
 	t        testing.TB
 	findings []doctor.Finding
@@ -267,7 +266,6 @@ func warns(check, statements string, words ...string) breakage {
 	return broken(doctor.Warning, check, statements, words)
 }
 
-// passes is a change that is no fault.
 func passes(statements string) breakage {
 	return broken(doctor.OK, "tables/table", statements, nil).keep()
 }

@@ -24,7 +24,6 @@ func keeping(t *testing.T, keep time.Duration) *patient {
 const insertPublished = `INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
 	SELECT i, now(), %s, gen_random_uuid(), 0, 1, 'r', '1' FROM generate_series(1, 3) i`
 
-// day returns the SQL name of a partition.
 func (p *patient) day(offset int) string {
 	p.Helper()
 	return tabletest.One[string](p, `SELECT 'outbox_p' || to_char((now() AT TIME ZONE 'UTC')::date + $1::int, 'YYYYMMDD')`, offset)

@@ -455,7 +455,6 @@ func TestConnectionsThatLeaveTheMachineAreRecognised(t *testing.T) {
 	}
 }
 
-// addressed is a connection to an address.
 type addressed struct {
 	net.Conn
 	address net.Addr
