@@ -77,10 +77,8 @@ func TestCheckNamesEachMissingPrivilegeAndTheGrant(t *testing.T) {
 	f.Exec(`ALTER TABLE outbox SET SCHEMA "Apps"`)
 	f.Exec(`ALTER TABLE outbox_dead_letter SET SCHEMA "Apps"`)
 	table := outbox.Table{Schema: "Apps", Name: "outbox"}
-	role := services.Name(t)
-	f.Exec(`CREATE ROLE ` + role)
-	defer f.Exec(`DROP ROLE ` + role)
-	defer f.Exec(`RESET ROLE; DROP OWNED BY ` + role)
+	role, _ := f.Role("")
+	defer f.Exec(`RESET ROLE`)
 	for _, c := range []struct{ what, fix string }{
 		{`role ` + role + ` may not use schema Apps`, `GRANT USAGE ON SCHEMA "Apps" TO ` + role + ";"},
 		{

@@ -2,7 +2,6 @@ package slot_test
 
 import (
 	"context"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/test/await"
 	"github.com/cdc-relay/cdc-relay/test/services"
+	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
 
 func TestMain(m *testing.M) { services.Main(m) }
@@ -86,14 +86,10 @@ func TestTheOwnerOfASlotIsIdentified(t *testing.T) {
 // A role that sees little of other sessions still distinguishes a relay from another program.
 func TestEveryRoleCanIdentifyTheOwnerOfASlot(t *testing.T) {
 	database := services.Database(t)
-	admin, name, role := connect(t, database), services.Name(t), services.Name(t)+"_role"
-	exec(t, admin, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'")
-	t.Cleanup(func() { _, _ = admin.Exec(context.Background(), "DROP ROLE "+role).ReadAll() })
+	admin, name := &tabletest.Tables{TB: t, URL: database, Conn: tabletest.Connect(t, database)}, services.Name(t)
 	stream(t, database, name, "pg_recvlogical")
-	address, err := url.Parse(database)
-	must(t, err)
-	address.User = url.UserPassword(role, "secret")
-	asker := connect(t, address.String())
+	_, address := admin.Role("")
+	asker := connect(t, address)
 	await.Until(t, "the slot is owned", func() bool { return read(t, asker, name).Owner().PID != 0 })
 	if s := read(t, asker, name); s.Taken(table()) == nil || s.Process.Client != nil {
 		t.Errorf("%+v", s)
