@@ -72,37 +72,19 @@ func throughPort(t *testing.T, address, hostport string) string {
 	return strings.TrimSpace(u.String())
 }
 
-func TestManagedServicesAreNamed(t *testing.T) {
+func TestAManagedServiceIsNamed(t *testing.T) {
 	t.Parallel()
 	services.Thorough(t, "starts its own server")
-	server := services.PrivatePostgres(t, "wal_level=replica")
-	p := healthyTables(t, server)
-	for role, words := range map[string][]string{
-		"rds_superuser":     {"Amazon RDS", "rds.logical_replication", "GRANT rds_replication TO"},
-		"cloudsqlsuperuser": {"Cloud SQL", "cloudsql.logical_decoding", "WITH REPLICATION"},
-		"azure_pg_admin":    {"Azure", "az postgres flexible-server parameter set", "WITH REPLICATION"},
-		"supabase_admin":    {"Supabase", "wal_level=logical", "REPLICATION"},
-		"neon_superuser":    {"Neon", "enable_logical_replication", "REPLICATION"},
-	} {
-		t.Run(role, func(t *testing.T) {
-			p.TB = t
-			p.exec("CREATE ROLE " + role)
-			defer p.exec("DROP ROLE " + role)
-			p.relayRole("")
-			r := p.examine()
-			r.want(doctor.OK, doctor.Postgres, "reachable", words[0])
-			r.want(doctor.Problem, doctor.Postgres, "wal_level", "wal_level is replica", words[1])
-			r.want(doctor.Problem, doctor.Postgres, "replication", words[2])
-		})
-	}
-	t.Run("rds_replication", func(t *testing.T) {
-		p.TB = t
-		p.exec("CREATE ROLE rds_superuser", "CREATE ROLE rds_replication")
-		defer p.exec("DROP ROLE rds_superuser", "DROP ROLE rds_replication")
-		p.exec("GRANT rds_replication TO " + p.relayRole(""))
-		// No role can replicate here, so the connection fails; the check first relied on the catalog.
-		p.examine().want(doctor.Problem, doctor.Postgres, "replication", "GRANT rds_replication TO")
-	})
+	p := healthyTables(t, services.PrivatePostgres(t, "wal_level=replica"))
+	p.exec("CREATE ROLE rds_superuser", "CREATE ROLE rds_replication")
+	p.relayRole("")
+	r := p.examine()
+	r.want(doctor.OK, doctor.Postgres, "reachable", "Amazon RDS")
+	r.want(doctor.Problem, doctor.Postgres, "wal_level", "wal_level is replica", "rds.logical_replication")
+	r.want(doctor.Problem, doctor.Postgres, "replication", "GRANT rds_replication TO")
+	p.exec("GRANT rds_replication TO " + p.relayRole(""))
+	// No role can replicate here, so the connection fails; the check first relied on the catalog.
+	p.examine().want(doctor.Problem, doctor.Postgres, "replication", "GRANT rds_replication TO")
 }
 
 // healthyTables is for a server without logical replication.

@@ -299,15 +299,31 @@ func TestAnErrorInOneCheckLosesNoOther(t *testing.T) {
 }
 
 func TestEveryManagedServiceHasItsCommands(t *testing.T) {
-	for _, m := range managedServices() {
+	for role, says := range map[string][]string{
+		"rds_superuser":     {"Amazon RDS", "rds.logical_replication", "GRANT rds_replication TO"},
+		"cloudsqlsuperuser": {"Cloud SQL", "cloudsql.logical_decoding", "WITH REPLICATION"},
+		"alloydbsuperuser":  {"AlloyDB", "alloydb.logical_decoding", "WITH REPLICATION"},
+		"azure_pg_admin":    {"Azure", "az postgres flexible-server parameter set", "WITH REPLICATION"},
+		"supabase_admin":    {"Supabase", "wal_level=logical", "REPLICATION"},
+		"neon_superuser":    {"Neon", "enable_logical_replication", "REPLICATION"},
+	} {
+		m := service([]string{"pg_monitor", role})
+		text := m.name
 		for _, steps := range []steps{m.logicalWAL(), m.replication("The role"), m.setting("wal_sender_timeout", "60s", true)} {
-			if fix := strings.Join(steps.lines(), "\n"); fix == "" || strings.Contains(fix, "%!") || strings.Contains(fix, "%s") {
-				t.Errorf("%s: %q", m.name, fix)
+			for _, line := range steps.lines() {
+				if text += "\n" + line; !pasteable(strings.TrimSpace(line)) {
+					t.Errorf("%s: this cannot be pasted: %s", role, line)
+				}
 			}
 		}
-		if got := strings.Join(m.replication("The role").lines(), "\n"); !strings.Contains(got, `"The role"`) {
-			t.Errorf("%s: %s", m.name, got)
+		for _, words := range append(says, `"The role"`, "wal_sender_timeout") {
+			if !strings.Contains(text, words) || strings.Contains(text, "%!") || strings.Contains(text, "%s") {
+				t.Errorf("%s: not said: %s\n%s", role, words, text)
+			}
 		}
+	}
+	if n := len(managedServices()); n != 6 {
+		t.Errorf("there are %d services", n)
 	}
 }
 
