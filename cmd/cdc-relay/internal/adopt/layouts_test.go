@@ -150,46 +150,41 @@ func TestCeleryRowsThatWaitKeepTheirState(t *testing.T) {
 	s.want(row{"possible_duplicate": nil})
 }
 
+// The route of a task has a queue and a priority.
 func TestCeleryTasksGoWhereCeleryRoutesThem(t *testing.T) {
 	s := open(t, celeryOutbox)
 	s.adopt(s.request(adopt.CeleryOutbox, "celery_outbox",
-		`queue=CASE WHEN task = 'shop.mail.send' THEN 'mail' WHEN task LIKE 'shop.%' THEN 'shop' WHEN task LIKE '%.slow' THEN 'it''s $slow$' ELSE 'rest' END -- others`, ""))
-	for i, c := range []struct{ task, options, exchange, queue string }{
-		{"shop.add", `{}`, "", "shop"},
-		{"shop.mail.send", `{}`, "", "mail"},
-		{"shop.mail.send2", `{}`, "", "shop"},
-		{"other", `{}`, "", "rest"},
-		{"x.slow", `{}`, "", "it's $slow$"},
-		{"other", `{"route_name": "shop.x"}`, "", "shop"},
-		{"shop.add", `{"queue": "math"}`, "", "math"},
-		{"shop.add", `{"queue": ""}`, "", "shop"},
-		{"shop.add", `{"exchange": "tasks", "routing_key": "rk"}`, "tasks", "rk"},
-		{"shop.add", `{"queue": "math", "exchange": "tasks", "routing_key": "rk"}`, "tasks", "rk"},
-		{"shop.add", `{"exchange": "tasks"}`, "", "shop"},                  // as Celery does
-		{"shop.add", `{"routing_key": "rk"}`, "", "shop"},                  // as Celery does
-		{"shop.add", `{"exchange": "", "routing_key": "rk"}`, "", "shop"},  // as Celery does
-		{"shop.add", `{"queue": "math", "exchange": "tasks"}`, "", "math"}, // as Celery does
-	} {
-		s.insert(fmt.Sprintf(`INSERT INTO celery_outbox (created_at, task_id, task_name, args, kwargs, options, retries, schema_version)
-			VALUES (now(), 'id-%d', '%s', '[]', '{}', '%s', 0, 1)`, i, c.task, c.options))
-		all := s.rows()
-		if got := fmt.Sprint(all[len(all)-1]["exchange"], " ", all[len(all)-1]["routing_key"]); got != c.exchange+" "+c.queue {
-			t.Errorf("%s %s goes to %q, want %q", c.task, c.options, got, c.exchange+" "+c.queue)
-		}
-	}
-}
-
-func TestCeleryTasksHaveThePriorityOfTheirRoute(t *testing.T) {
-	s := open(t, celeryOutbox)
-	s.adopt(s.request(adopt.CeleryOutbox, "celery_outbox", `priority=CASE WHEN task = 'mail.send' THEN 9 WHEN task LIKE 'mail.%' THEN 5 END`, ""))
-	for _, c := range []struct{ task, options, priority string }{
-		{"mail.list", `{}`, "5"}, {"mail.send", `{}`, "9"}, {"other", `{}`, "<nil>"}, {"mail.send", `{"priority": 0}`, "0"}, {"other", `{"priority": 7}`, "7"},
+		`queue=CASE WHEN task = 'shop.mail.send' THEN 'mail' WHEN task LIKE 'shop.%' THEN 'shop' WHEN task LIKE '%.slow' THEN 'it''s $slow$' ELSE 'rest' END -- others;
+		priority=CASE WHEN task = 'mail.send' THEN 9 WHEN task LIKE 'mail.%' THEN 5 END`, ""))
+	for _, c := range []struct{ task, options, goes string }{ // exchange, queue and priority
+		{"shop.add", `{}`, " shop"},
+		{"shop.mail.send", `{}`, " mail"},
+		{"shop.mail.send2", `{}`, " shop"},
+		{"other", `{}`, " rest"},
+		{"x.slow", `{}`, " it's $slow$"},
+		{"other", `{"route_name": "shop.x"}`, " shop"},
+		{"shop.add", `{"queue": "math"}`, " math"},
+		{"shop.add", `{"queue": ""}`, " shop"},
+		{"shop.add", `{"exchange": "tasks", "routing_key": "rk"}`, "tasks rk"},
+		{"shop.add", `{"queue": "math", "exchange": "tasks", "routing_key": "rk"}`, "tasks rk"},
+		{"shop.add", `{"exchange": "tasks"}`, " shop"},                  // as Celery does
+		{"shop.add", `{"routing_key": "rk"}`, " shop"},                  // as Celery does
+		{"shop.add", `{"exchange": "", "routing_key": "rk"}`, " shop"},  // as Celery does
+		{"shop.add", `{"queue": "math", "exchange": "tasks"}`, " math"}, // as Celery does
+		{"mail.list", `{}`, " rest 5"},
+		{"mail.send", `{}`, " rest 9"},
+		{"mail.send", `{"priority": 0}`, " rest 0"},
+		{"other", `{"priority": 7}`, " rest 7"},
 	} {
 		s.insert(fmt.Sprintf(`INSERT INTO celery_outbox (created_at, task_id, task_name, args, kwargs, options, retries, schema_version)
 			VALUES (now(), 'x', '%s', '[]', '{}', '%s', 0, 1)`, c.task, c.options))
-		properties, _ := s.rows()[0]["properties"].(map[string]any)
-		if got := fmt.Sprint(properties["priority"]); got != c.priority {
-			t.Errorf("%s %s has priority %s, want %s", c.task, c.options, got, c.priority)
+		m := s.rows()[0]
+		got := fmt.Sprint(m["exchange"], " ", m["routing_key"])
+		if properties, _ := m["properties"].(map[string]any); properties["priority"] != nil {
+			got += fmt.Sprint(" ", properties["priority"])
+		}
+		if got != c.goes {
+			t.Errorf("%s %s goes to %q, want %q", c.task, c.options, got, c.goes)
 		}
 		s.Exec("DELETE FROM outbox")
 	}
