@@ -164,25 +164,17 @@ func TestBrokenStreamsAreRepairedByTheFix(t *testing.T) {
 		"another table in the publication": warns("publication/other_tables", "CREATE TABLE other (id int); ALTER PUBLICATION $PUB ADD TABLE other", "1 other tables", "SET TABLE"),
 		"a publication for all tables": warns("publication/other_tables", "DROP PUBLICATION $PUB; CREATE PUBLICATION $PUB FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root = true)",
 			"FOR ALL TABLES", "cdc-relay setup --slot"),
+		"a row filter":  wrong("publication/row_filter", "ALTER PUBLICATION $PUB SET TABLE outbox WHERE (id > 5)", "(id > 5)", "SET TABLE"),
+		"a column list": wrong("publication/column_list", "ALTER PUBLICATION $PUB SET TABLE outbox (id, routing_key, payload)", "id, routing_key, payload", "SET TABLE"),
+		"a column list beside another table": wrong("publication/column_list",
+			"CREATE TABLE other (id int); ALTER PUBLICATION $PUB SET TABLE other, outbox (id, routing_key, payload)", "DROP TABLE public.outbox", "ADD TABLE public.outbox"),
 		"no slot": wrong("slot/slot", "SELECT pg_drop_replication_slot('$SLOT')", "does not exist", "cdc-relay setup --slot"),
 		"a slot of another plugin": wrong("slot/slot", "SELECT pg_drop_replication_slot('$SLOT'); SELECT pg_create_logical_replication_slot('$SLOT', 'test_decoding')",
 			"not a pgoutput slot", "--slot NAME").keep(),
+		"a slot of another database": wrong("slot/slot", "", "belongs to another database", "cdc-relay setup --slot NAME").after(func(p *patient) {
+			p.Slot = healthy(t, services.SharedPostgres(t)).Slot
+		}).keep(),
 	})
-}
-
-func TestRowFiltersAndColumnListsAreReported(t *testing.T) {
-	server := services.SharedPostgres(t)
-	p := healthy(t, server)
-	p.exec("ALTER PUBLICATION " + p.Publication + " SET TABLE outbox WHERE (id > 5)")
-	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "row_filter", "(id > 5)", "SET TABLE"))
-	p.examine().wantOthersOK()
-	p.exec("CREATE TABLE other (id int)", "ALTER PUBLICATION "+p.Publication+" SET TABLE other, outbox (id, routing_key, payload)")
-	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "column_list", "DROP TABLE", "ADD TABLE"))
-	p.examine().want(doctor.Warning, doctor.Publication, "other_tables", "1 other tables")
-	p.examine().wantOthersOK("other_tables")
-	p.exec("ALTER PUBLICATION " + p.Publication + " SET TABLE outbox (id, routing_key, payload)")
-	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "column_list", "id, routing_key, payload", "SET TABLE"))
-	p.examine().wantOthersOK()
 }
 
 func TestTheFixOfAShardKeepsItsRowFilter(t *testing.T) {
@@ -195,13 +187,6 @@ func TestTheFixOfAShardKeepsItsRowFilter(t *testing.T) {
 	p.exec("CREATE TABLE other (id int)", "ALTER PUBLICATION "+p.Publication+" ADD TABLE other")
 	p.fix(p.examine().want(doctor.Warning, doctor.Publication, "other_tables", "SET TABLE"))
 	p.examine().wantOthersOK()
-}
-
-func TestASlotOfAnotherDatabaseIsReported(t *testing.T) {
-	server := services.SharedPostgres(t)
-	other, p := healthy(t, server), healthy(t, server)
-	p.Slot = other.Slot
-	p.examine().want(doctor.Problem, doctor.Slot, "slot", "belongs to another database", "cdc-relay setup --slot NAME")
 }
 
 // A server that may retain 10 MB of WAL invalidates a slot that nobody reads.

@@ -67,17 +67,6 @@ func (p *patient) partition() {
 		"DROP TABLE outbox", "ALTER TABLE parts RENAME TO outbox", "ALTER PUBLICATION "+p.Publication+" ADD TABLE outbox")
 }
 
-func TestAPartitionedTableIsExamined(t *testing.T) {
-	p := healthy(t, services.SharedPostgres(t))
-	p.partition()
-	p.exec("ALTER PUBLICATION " + p.Publication + " SET (publish_via_partition_root = false)")
-	p.fix(p.examine().want(doctor.Problem, doctor.Publication, "partition_root", "publishes partitions", "publish_via_partition_root = true"))
-	r := p.examine()
-	r.want(doctor.OK, doctor.Publication, "publication")
-	r.want(doctor.OK, doctor.Tables, "table")
-	r.want(doctor.OK, doctor.Cleanup, "dead_rows")
-}
-
 // These are faults of a partition that the partitioned table does not have.
 func TestBrokenPartitionsAreRepairedByTheFix(t *testing.T) {
 	t.Parallel()
@@ -93,6 +82,9 @@ func TestBrokenPartitionsAreRepairedByTheFix(t *testing.T) {
 			"table public.part1 is UNLOGGED", `ALTER TABLE "public"."part1" SET LOGGED`),
 		"a constraint": part(doctor.Warning, "constraints", "ALTER TABLE part1 ADD CONSTRAINT few CHECK (attempts < 3)",
 			"constraint few of public.part1", `ALTER TABLE "public"."part1" DROP CONSTRAINT "few";`),
+		"partitions are published": wrong("publication/partition_root", "ALTER PUBLICATION $PUB SET (publish_via_partition_root = false)",
+			"publishes partitions", "publish_via_partition_root = true").after((*patient).partition),
+		"no fault": passes("").after((*patient).partition),
 		"a foreign key": part(doctor.Problem, "references", "CREATE TABLE audit (message bigint REFERENCES part1 (id))",
 			"refers to public.part1", "cannot be deleted"),
 	})
@@ -112,6 +104,8 @@ func TestObstaclesToDeletesAreRepairedByTheFix(t *testing.T) {
 			"CREATE TABLE audit (message bigint REFERENCES "+table+" (id) "+action+")", words)
 	}
 	const disable, aside = `DISABLE TRIGGER "guard"`, "rows stay after they were published"
+	const once = `INSERT INTO outbox (routing_key, payload) VALUES ('k', '{"a": "{}"}'), ('k', '"text"'), ('k', '1'), ('k', '"a\u0000b"'), ('k', '"[note] text"'),
+		('k', '"{name} text"'); INSERT INTO outbox (routing_key, payload_bytes) VALUES ('k', '{')`
 	breakAndFix(t, map[string]breakage{
 		"a DELETE that is suppressed": trigger(doctor.Problem, "BEFORE DELETE ON outbox", "RETURN NULL", "returns NULL, which is null there", aside, disable),
 		"a DELETE that returns NEW":   trigger(doctor.Problem, "BEFORE DELETE ON outbox", "RETURN NEW", "before each DELETE and returns NEW, which is null there", aside, disable),
@@ -165,16 +159,10 @@ func TestObstaclesToDeletesAreRepairedByTheFix(t *testing.T) {
 			"2 rows of those examined have expired", "SET expires_at = NULL"),
 		"rows from the future": warns("tables/created_at", "INSERT INTO outbox (routing_key, payload, created_at) VALUES ('k', '1', now() + interval '300 years'), ('k', '1', 'infinity'), ('k', '1', now())",
 			"2 rows of those examined", "up to infinity", "they wait until then"),
+		"payloads that are serialised once": passes(once),
+		"payloads that are serialised twice": warns("tables/payload", once+`; INSERT INTO outbox (routing_key, payload) VALUES ('k', '"{\"a\": 1}"'), ('k', '" [1]"'), ('k', '"{\n}\n"')`,
+			"3 payloads are JSON text inside a JSON string", "give the client library an object").keep(),
 	})
-}
-
-func TestDoublySerialisedPayloadsAreReported(t *testing.T) {
-	p := healthy(t, services.SharedPostgres(t))
-	p.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('k', '{"a": "{}"}'), ('k', '"text"'), ('k', '1')`, `INSERT INTO outbox (routing_key, payload_bytes) VALUES ('k', '{')`,
-		`INSERT INTO outbox (routing_key, payload) VALUES ('k', '"a\u0000b"'), ('k', '"[note] text"'), ('k', '"{name} text"')`)
-	p.examine().wantOthersOK()
-	p.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('k', '"{\"a\": 1}"'), ('k', '" [1]"'), ('k', '"{\n}\n"')`)
-	p.examine().want(doctor.Warning, doctor.Tables, "payload", "3 payloads are JSON text inside a JSON string", "give the client library an object")
 }
 
 // Postgres rejects the deletes of the relay because of a publication of others.
