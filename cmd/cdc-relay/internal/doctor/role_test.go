@@ -55,7 +55,8 @@ func TestFaultsOfTheRelaysRoleAreRepairedByTheFix(t *testing.T) {
 			"may not read", `GRANT SELECT, UPDATE ON "public"."outbox_migrations" TO`),
 		"it may not tell what it does": login(warning, grants, "relay", "REVOKE DELETE ON outbox_relay FROM $ROLE",
 			"other programs do not see", "GRANT SELECT, INSERT, UPDATE, DELETE ON"),
-		"no login": role(problem, postgres, "login", "ALTER ROLE $ROLE NOLOGIN", "may not log in", "LOGIN;"),
+		"hidden rows": login(problem, grants, "relay", "ALTER TABLE outbox ENABLE ROW LEVEL SECURITY", "hides rows", "BYPASSRLS"),
+		"no login":    role(problem, postgres, "login", "ALTER ROLE $ROLE NOLOGIN", "may not log in", "LOGIN;"),
 		"no database": role(problem, postgres, "login", "REVOKE CONNECT ON DATABASE $DATABASE FROM PUBLIC",
 			"may not connect to this database", "GRANT CONNECT ON DATABASE"),
 		"an old password": role(problem, postgres, "login", "ALTER ROLE $ROLE VALID UNTIL '2000-01-01'",
@@ -96,18 +97,6 @@ func TestALoginMayActAsTheRelaysRole(t *testing.T) {
 	p.examine().wantOthersOK()
 	p.exec("ALTER ROLE " + lease + " NOREPLICATION")
 	p.fix(p.examine().want(doctor.Problem, doctor.Postgres, "replication", lease, "may not replicate"))
-	p.examine().wantOthersOK()
-}
-
-func TestRowLevelSecurityIsReported(t *testing.T) {
-	p := healthy(t, services.SharedPostgres(t))
-	p.relayRole("REPLICATION")
-	app, _ := p.Role("")
-	p.AppRoles = []string{app}
-	p.exec("GRANT USAGE ON SCHEMA public TO "+app, messageGrant(app), "ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
-	r := p.examine()
-	p.fix(r.want(doctor.Problem, doctor.Grants, "relay", "hides rows", "BYPASSRLS"))
-	p.fix(r.want(doctor.Problem, doctor.Grants, "application", "row-level security", "CREATE POLICY"))
 	p.examine().wantOthersOK()
 }
 
@@ -158,41 +147,47 @@ func messageGrant(role string) string {
 	return "GRANT INSERT (" + strings.Join(schema.Insert(), ", ") + ") ON outbox TO " + role
 }
 
-func TestTheApplicationsRoleIsExamined(t *testing.T) {
-	p := healthy(t, services.SharedPostgres(t))
-	p.AppRoles = []string{"No such role"}
-	p.examine().want(doctor.Problem, doctor.Grants, "application", "does not exist", `CREATE ROLE "No such role" LOGIN`)
+// application creates a role that may insert messages.
+func (p *patient) application() {
+	p.Helper()
+	p.named, _ = p.Role("")
+	p.AppRoles = []string{p.named}
+	p.exec("GRANT USAGE ON SCHEMA public TO "+p.named, messageGrant(p.named))
+}
 
-	app, _ := p.Role("")
-	p.AppRoles = []string{app}
-	p.exec("REVOKE ALL ON SCHEMA public FROM PUBLIC")
-	f := p.examine().want(doctor.Problem, doctor.Grants, "application", "may not use schema public", "INSERT into public.outbox")
-	p.fix(f)
-	p.examine().want(doctor.OK, doctor.Grants, "application", "may INSERT, and nothing else")
-
-	p.exec("REVOKE INSERT ON outbox FROM "+app, "GRANT INSERT (routing_key, payload) ON outbox TO "+app)
-	p.examine().want(doctor.OK, doctor.Grants, "application")
+func TestFaultsOfAnApplicationsRoleAreRepairedByTheFix(t *testing.T) {
+	t.Parallel()
+	fault := func(level doctor.Level, statements string, words ...string) breakage {
+		return broken(level, "grants/application", statements, words).after((*patient).application)
+	}
+	breakAndFix(t, map[string]breakage{
+		"none": fault(doctor.OK, "", "may INSERT, and nothing else").keep(),
+		"no such role": fault(doctor.Problem, "", "does not exist", `CREATE ROLE "No such role" LOGIN`).after(func(p *patient) {
+			p.AppRoles = []string{"No such role"}
+		}).keep(),
+		"no grants": fault(doctor.Problem, "REVOKE ALL ON SCHEMA public FROM PUBLIC, $ROLE; REVOKE ALL ON outbox FROM $ROLE",
+			"may not use schema public", "INSERT into public.outbox"),
+		"few columns":        fault(doctor.OK, "REVOKE INSERT ON outbox FROM $ROLE; GRANT INSERT (routing_key, payload) ON outbox TO $ROLE").keep(),
+		"row-level security": fault(doctor.Problem, "ALTER TABLE outbox ENABLE ROW LEVEL SECURITY", "row-level security", "CREATE POLICY"),
+	})
 }
 
 // An identity column needs no grant for its sequence, a default of nextval does.
 func TestTheApplicationsSequencesAreExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
-	app, _ := p.Role("")
-	p.AppRoles = []string{app}
-	p.exec("GRANT USAGE ON SCHEMA public TO "+app, messageGrant(app))
+	p.application()
 	p.examine().wantOthersOK()
 	p.exec("ALTER TABLE outbox ALTER id DROP IDENTITY", `CREATE SEQUENCE "S"`, `ALTER TABLE outbox ALTER id SET DEFAULT nextval('"S"')`)
 	p.fix(p.examine().want(doctor.Problem, doctor.Grants, "application", `may not use sequence public."S"`, `GRANT USAGE ON SEQUENCE public."S" TO`))
 	p.examine().wantOthersOK()
-	p.exec("SET ROLE "+app, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')", "RESET ROLE")
+	p.exec("SET ROLE "+p.named, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')", "RESET ROLE")
 }
 
 // The finding says which ORMs fail, and its grant is what they need.
 func TestTheApplicationsColumnGrantsAreExamined(t *testing.T) {
 	p := healthy(t, services.SharedPostgres(t))
-	app, _ := p.Role("")
-	p.AppRoles = []string{app}
-	p.exec("GRANT USAGE ON SCHEMA public TO "+app, messageGrant(app))
+	p.application()
+	app := p.named
 	insert := "SET ROLE " + app + "; INSERT INTO outbox (routing_key, payload) VALUES ('k', '1') RETURNING id, message_id"
 	if _, err := p.Conn.Exec(t.Context(), insert); err == nil {
 		t.Fatal("it can already read the id")
