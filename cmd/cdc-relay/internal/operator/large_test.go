@@ -1,6 +1,7 @@
 package operator_test
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -166,20 +167,6 @@ func TestLargeRowsAreMovedAndDeleted(t *testing.T) {
 	}
 }
 
-// as connects like a command, with further parameters in the URL.
-func (f *fixture) as(parameters string) *operator.Tables {
-	f.Helper()
-	config, err := pgx.ParseConfig(f.URL + parameters)
-	must(f, err)
-	pgdial.CatalogFirst(&config.Config)
-	conn, err := pgx.ConnectConfig(f.Context(), config)
-	must(f, err)
-	f.Cleanup(func() { _ = conn.Close(f.Context()) })
-	o, err := operator.New(f.Context(), conn, tabletest.Name())
-	must(f, err)
-	return o
-}
-
 // Triggers, defaults, constraints, domains and policies of an application name its own objects without a schema. They run
 // in the sessions of relay and commands.
 func TestCodeOfTheApplicationFindsItsOwnNames(t *testing.T) {
@@ -221,7 +208,15 @@ func TestCodeOfTheApplicationFindsItsOwnNames(t *testing.T) {
 		t.Fatalf("%+v, %v", settled, err)
 	}
 	f.Exec(`ALTER ROLE ` + role + ` NOBYPASSRLS`) // a relay needs it, a person does not
-	o, ctx := f.as("&role="+role), t.Context()
+	ctx := t.Context()
+	config, err := pgx.ParseConfig(f.URL + "&role=" + role)
+	must(t, err)
+	pgdial.CatalogFirst(&config.Config) // as commands connect
+	conn, err := pgx.ConnectConfig(ctx, config)
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	o, err := operator.New(ctx, conn, tabletest.Name())
+	must(t, err)
 	for what, err := range map[string]error{
 		"requeue": second(o.Change(ctx, operator.Change{Do: operator.Requeue, Batch: 10}, nil, quiet)),
 		"replay":  second(o.Change(ctx, operator.Change{Do: operator.Replay, Batch: 2}, nil, quiet)),
