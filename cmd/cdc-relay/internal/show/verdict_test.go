@@ -122,214 +122,201 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 	aside := relay.Aside{Rows: 2, Published: 1, First: []relay.AsideRow{{ID: 1, Published: true, Error: "fk", Fix: "DROP fk"}}}
 	for _, test := range []struct {
 		// want is the level, the sentence, the detail and what to do, and the first of the others.
-		want   string
-		change func(*Stats, *relay.Config) *operator.Key
+		want    string
+		change  func(*Stats)
+		blocked *operator.Key
+		cfg     relay.Config
 	}{
-		{"ok|Healthy: 61 messages/s, leader 10.0.0.7|||", func(*Stats, *relay.Config) *operator.Key { return nil }},
-		{"ok|Healthy: no message waits, by the tables alone: no relay tells what it does|||", func(v *Stats, cfg *relay.Config) *operator.Key {
-			v.Relays, v.Settings, v.Slot, cfg.Mode = nil, Settings{}, slotView{}, relay.ModePoll
-			return nil
-		}},
-		{"critical|Critical: no relay tells that it runs; 5 messages wait||start one; if it ended by itself, its log and cdc-relay check say why|", func(v *Stats, _ *relay.Config) *operator.Key {
-			v.Relays, v.Slot, *v.QueueDepth = nil, slotView{}, 7
-			v.counts["scheduled"] = counted(2)
-			return nil
-		}},
+		{want: "ok|Healthy: 61 messages/s, leader 10.0.0.7|||"},
 		{
-			"critical|Critical: no relay answers: relay 7 on host web-1 was last seen 40s ago; 7 messages wait||see its log; if it is not seen within a minute, restart it: it was killed, hangs, or cannot reach Postgres|",
-			func(v *Stats, _ *relay.Config) *operator.Key {
+			want:   "ok|Healthy: no message waits, by the tables alone: no relay tells what it does|||",
+			change: func(v *Stats) { v.Relays, v.Settings, v.Slot = nil, Settings{}, slotView{} },
+			cfg:    relay.Config{Mode: relay.ModePoll},
+		},
+		{
+			want: "critical|Critical: no relay tells that it runs; 5 messages wait||start one; if it ended by itself, its log and cdc-relay check say why|",
+			change: func(v *Stats) {
+				v.Relays, v.Slot, *v.QueueDepth = nil, slotView{}, 7
+				v.counts["scheduled"] = counted(2)
+			},
+		},
+		{
+			want: "critical|Critical: no relay answers: relay 7 on host web-1 was last seen 40s ago; 7 messages wait||see its log; if it is not seen within a minute, restart it: it was killed, hangs, or cannot reach Postgres|",
+			change: func(v *Stats) {
 				v.Relays[0].Works, v.Relays[0].unseen, v.oldest, *v.QueueDepth = false, 40*time.Second, 20*time.Second, 7
-				return nil
 			},
 		},
 		{
-			"warning|Needs attention: relay 7 on host web-2 was last seen 40s ago||see its log; if it is not seen within a minute, restart it: it was killed, hangs, or cannot reach Postgres|",
-			func(v *Stats, _ *relay.Config) *operator.Key {
+			want: "warning|Needs attention: relay 7 on host web-2 was last seen 40s ago||see its log; if it is not seen within a minute, restart it: it was killed, hangs, or cannot reach Postgres|",
+			change: func(v *Stats) {
 				v.Relays = append(v.Relays, Relay{Host: "web-2", PID: 7, unseen: 40 * time.Second}, Relay{Host: "web-3", PID: 7, unseen: 2 * time.Hour})
-				return nil
 			},
 		},
 		{
-			"warning|Needs attention: relay 8 on host web-2 is a standby that cannot publish|refused||",
-			func(v *Stats, _ *relay.Config) *operator.Key {
+			want: "warning|Needs attention: relay 8 on host web-2 is a standby that cannot publish|refused||",
+			change: func(v *Stats) {
 				v.Relays = append(v.Relays, Relay{Host: "web-2", PID: 8, Works: true, Report: relay.Report{Role: "standby", Detail: "refused", Parts: []relay.Part{{Name: "publisher"}}}})
-				return nil
 			},
 		},
 		{
-			"warning|Needs attention: the relays differ in --exchange: relay 7 on host web-1 has '', relay 8 on host web-2 has a\\n||give all relays of an outbox the same version and settings|the relays differ in version: relay 7 on host web-1 has v1, relay 8 on host web-2 has v2",
-			func(v *Stats, _ *relay.Config) *operator.Key {
+			want: "warning|Needs attention: the relays differ in --exchange: relay 7 on host web-1 has '', relay 8 on host web-2 has a\\n||give all relays of an outbox the same version and settings|the relays differ in version: relay 7 on host web-1 has v1, relay 8 on host web-2 has v2",
+			change: func(v *Stats) {
 				v.Relays[0].Version, v.Relays[0].Settings = "v1", map[string]string{"exchange": "", "shard": "0/2"}
 				other := v.Relays[0]
 				other.PID, other.Host, other.Version, other.Settings = 8, "web-2", "v2", map[string]string{"exchange": "a\n", "shard": "1/2"}
 				v.Relays = append(v.Relays, other)
 				v.differences = v.Relays.Differences(Fixed{}.Same)
-				return nil
 			},
 		},
 		{
-			"warning|Needs attention: no relay streams: a running relay publishes from the table, later than usual|the publication is gone|recreate it|",
-			func(v *Stats, _ *relay.Config) *operator.Key {
+			want: "warning|Needs attention: no relay streams: a running relay publishes from the table, later than usual|the publication is gone|recreate it|",
+			change: func(v *Stats) {
 				v.Slot, v.Relays[0].Ready = slotView{}, false
 				v.Relays[0].Parts = []relay.Part{{Name: "publisher", Ready: true}, {Name: "stream", Detail: "not streaming: the publication is gone", Fix: "recreate it"}}
-				return nil
 			},
 		},
 		{
-			"critical|Critical: no relay streams: relay 7 on host web-1 was last seen 12s ago; the oldest message has waited for 1m1s|||",
-			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.Slot, v.oldest, v.Relays[0].unseen = slotView{}, 61*time.Second, 12*time.Second
-				return nil
+			want:   "critical|Critical: no relay streams: relay 7 on host web-1 was last seen 12s ago; the oldest message has waited for 1m1s|||",
+			change: func(v *Stats) { v.Slot, v.oldest, v.Relays[0].unseen = slotView{}, 61*time.Second, 12*time.Second },
+		},
+		{
+			want: "critical|Critical: the oldest message has waited for 1m1s|||6 dead letters: 4 nack, 2 unroutable; add consumers, or raise the limit of the queue, then resend them, 1 message waits for a newer relay; update the relays",
+			change: func(v *Stats) {
+				v.oldest = 61 * time.Second
+				v.counts["dead_letters"], v.counts["newer_version"] = counted(6), counted(1)
+				v.dead.All = []operator.Group{group("nack", strings.Repeat("x", 200), "k", 1, 3), group("unroutable", "", "lost", 1, 2), group("nack", "y", "k", 1, 1)}
 			},
 		},
-		{"critical|Critical: the oldest message has waited for 1m1s|||6 dead letters: 4 nack, 2 unroutable; add consumers, or raise the limit of the queue, then resend them, 1 message waits for a newer relay; update the relays", func(v *Stats, _ *relay.Config) *operator.Key {
-			v.oldest = 61 * time.Second
-			v.counts["dead_letters"], v.counts["newer_version"] = counted(6), counted(1)
-			v.dead.All = []operator.Group{group("nack", strings.Repeat("x", 200), "k", 1, 3), group("unroutable", "", "lost", 1, 2), group("nack", "y", "k", 1, 1)}
-			return nil
-		}},
 		{
-			"critical|Critical: no message is published: RabbitMQ has an alarm and accepts no messages; 1 message waits|memory||",
-			func(v *Stats, _ *relay.Config) *operator.Key {
+			want: "critical|Critical: no message is published: RabbitMQ has an alarm and accepts no messages; 1 message waits|memory||",
+			change: func(v *Stats) {
 				v.Relays[0].Report = relay.Report{Phase: "blocked", Detail: "memory", Parts: []relay.Part{{Name: "publisher"}}}
 				*v.QueueDepth = 1
-				return nil
 			},
 		},
 		{
-			"critical|Critical: publishing has stopped: 1 message was published, and its row cannot be deleted|fk|DROP fk|",
-			func(v *Stats, _ *relay.Config) *operator.Key {
+			want: "critical|Critical: publishing has stopped: 1 message was published, and its row cannot be deleted|fk|DROP fk|",
+			change: func(v *Stats) {
 				v.Relays[0].Report = relay.Report{Phase: "ready", Stopped: true, Aside: aside, Parts: []relay.Part{{Name: "settle"}}}
-				return nil
 			},
 		},
 		{
-			"warning|Needs attention: 1 message was published, and its row cannot be deleted; other messages are not affected|fk|DROP fk|",
-			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.Relays[0].Aside = aside
-				return nil
-			},
+			want:   "warning|Needs attention: 1 message was published, and its row cannot be deleted; other messages are not affected|fk|DROP fk|",
+			change: func(v *Stats) { v.Relays[0].Aside = aside },
 		},
 		{
-			"warning|Needs attention: the publisher is connected, and has confirmed or rejected no message for 40s||look whether RabbitMQ or the handler hangs|",
-			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.Relays[0].SilentSeconds = 40
-				return nil
-			},
+			want:   "warning|Needs attention: the publisher is connected, and has confirmed or rejected no message for 40s||look whether RabbitMQ or the handler hangs|",
+			change: func(v *Stats) { v.Relays[0].SilentSeconds = 40 },
 		},
 		{
-			"warning|Needs attention: 2 messages of key a\\n\\x1b[31m wait behind message 4, which was rejected: a queue rejected the message: usually it is full, and has overflow reject-publish|nack: full\\x1b[31m\\nqueue|add consumers, or raise the limit of the queue|",
-			func(*Stats, *relay.Config) *operator.Key {
-				return &operator.Key{Key: "a\n\x1b[31m", Behind: counted(2), First: operator.Message{
-					ID: 4, LastError: &text,
-				}}
-			},
+			want:    "warning|Needs attention: 2 messages of key a\\n\\x1b[31m wait behind message 4, which was rejected: a queue rejected the message: usually it is full, and has overflow reject-publish|nack: full\\x1b[31m\\nqueue|add consumers, or raise the limit of the queue|",
+			blocked: &operator.Key{Key: "a\n\x1b[31m", Behind: counted(2), First: operator.Message{ID: 4, LastError: &text}},
 		},
 		{
-			"critical|Critical: 3 messages of key k wait behind dead letter 9; the oldest message has waited for 2m0s||fix the cause of the dead letter, then resend it; or delete it|",
-			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.oldest = 2 * time.Minute
-				dead := int64(9)
-				return &operator.Key{Key: "k", Behind: counted(2), Dead: &dead}
-			},
+			want:    "critical|Critical: 3 messages of key k wait behind dead letter 9; the oldest message has waited for 2m0s||fix the cause of the dead letter, then resend it; or delete it|",
+			change:  func(v *Stats) { v.oldest = 2 * time.Minute },
+			blocked: &operator.Key{Key: "k", Behind: counted(2), Dead: new(int64(9))},
 		},
 		{
-			"warning|Needs attention: 1,000 dead letters: 350 because the exchange does not exist (exchange x, 350 routing keys); 340 because no queue is bound to the exchange for this routing key (routing key lost); 300 because of custom (2 routing keys); and 1 other cause||declare the exchange \"x\" and bind a queue to it, then resend them|",
-			func(v *Stats, _ *relay.Config) *operator.Key {
+			want: "warning|Needs attention: 1,000 dead letters: 350 because the exchange does not exist (exchange x, 350 routing keys); 340 because no queue is bound to the exchange for this routing key (routing key lost); 300 because of custom (2 routing keys); and 1 other cause||declare the exchange \"x\" and bind a queue to it, then resend them|",
+			change: func(v *Stats) {
 				v.counts["dead_letters"] = counted(1000)
 				v.dead.All = []operator.Group{
 					group("exchange_missing", "x", "", 350, 350), group("unroutable", "", "lost", 1, 340), group("custom", "", "", 2, 300), group("nack", "", "", 2, 10),
 				}
-				return nil
 			},
 		},
 		{
-			"warning|Needs attention: 2 rejected messages will be tried again, because the exchange does not exist (exchange x, routing key k)||declare the exchange \"x\" and bind a queue to it|",
-			func(v *Stats, _ *relay.Config) *operator.Key {
+			want: "warning|Needs attention: 2 rejected messages will be tried again, because the exchange does not exist (exchange x, routing key k)||declare the exchange \"x\" and bind a queue to it|",
+			change: func(v *Stats) {
 				v.retries = operator.Groups{N: counted(2), All: []operator.Group{group("exchange_missing", "x", "k", 1, 2)}}
-				return nil
 			},
 		},
 		{
-			"critical|Critical: 395 rejected messages will be tried again, and 373 messages wait behind them, because no queue is bound to the exchange for these routing keys (exchange x, 40 routing keys); the oldest message has waited for 1m1s||bind a queue to the exchange \"x\" for these routing keys|1 dead letter: 1 nack; add consumers, or raise the limit of the queue, then resend them",
-			func(v *Stats, _ *relay.Config) *operator.Key {
+			want: "critical|Critical: 395 rejected messages will be tried again, and 373 messages wait behind them, because no queue is bound to the exchange for these routing keys (exchange x, 40 routing keys); the oldest message has waited for 1m1s||bind a queue to the exchange \"x\" for these routing keys|1 dead letter: 1 nack; add consumers, or raise the limit of the queue, then resend them",
+			change: func(v *Stats) {
 				v.oldest = 61 * time.Second
 				v.counts["blocked"], v.counts["dead_letters"] = counted(373), counted(1)
 				v.dead.All = []operator.Group{group("nack", "", "k", 1, 1)}
 				v.retries = operator.Groups{N: counted(395), All: []operator.Group{group("unroutable", "x", "", 40, 395)}}
-				return &operator.Key{Key: "k", Behind: counted(2), First: operator.Message{ID: 4, LastError: &text}}
 			},
+			blocked: &operator.Key{Key: "k", Behind: counted(2), First: operator.Message{ID: 4, LastError: &text}},
 		},
 		{
-			"warning|Needs attention: 230 dead letters, and 1 message waits behind them, because of custom (2 routing keys)|||",
-			func(v *Stats, cfg *relay.Config) *operator.Key {
-				cfg.OnDeadLetter = relay.OnDeadLetterBlock
+			want: "warning|Needs attention: 230 dead letters, and 1 message waits behind them, because of custom (2 routing keys)|||",
+			cfg:  relay.Config{OnDeadLetter: relay.OnDeadLetterBlock},
+			change: func(v *Stats) {
 				v.counts["blocked"], v.counts["dead_letters"], v.counts["keys_behind_dead_letter"] = counted(1), counted(230), counted(1)
 				v.dead.All = []operator.Group{group("custom", "", "", 2, 230)}
-				return &operator.Key{Key: "k", Dead: new(int64)}
 			},
+			blocked: &operator.Key{Key: "k", Dead: new(int64)},
 		},
 		{
-			"warning|Needs attention: about 20,000 rejected messages will be tried again: 60% because of custom (routing key k); 39% because of other (routing key k)|||",
-			func(v *Stats, _ *relay.Config) *operator.Key {
+			want: "warning|Needs attention: about 20,000 rejected messages will be tried again: 60% because of custom (routing key k); 39% because of other (routing key k)|||",
+			change: func(v *Stats) {
 				v.counts["retrying"] = operator.Count{N: 20_000, Precision: operator.Estimate}
 				v.retries = operator.Groups{N: operator.Count{N: 500, Precision: operator.AtLeast}, All: []operator.Group{group("custom", "", "k", 1, 300), group("other", "", "k", 1, 199)}}
-				return nil
 			},
 		},
 		{
-			"warning|Needs attention: 500 rejected messages will be tried again|||2 messages of key k wait behind message 4, which was rejected",
-			func(v *Stats, _ *relay.Config) *operator.Key {
-				v.counts["scheduled"], v.retries.N = counted(1), counted(500)
-				return &operator.Key{Key: "k", Behind: counted(2), First: operator.Message{ID: 4}}
+			want:    "warning|Needs attention: 500 rejected messages will be tried again|||2 messages of key k wait behind message 4, which was rejected",
+			change:  func(v *Stats) { v.counts["scheduled"], v.retries.N = counted(1), counted(500) },
+			blocked: &operator.Key{Key: "k", Behind: counted(2), First: operator.Message{ID: 4}},
+		},
+		{
+			want: "warning|Needs attention: 21,000 messages wait: falling, 5,300/s, empty in about 3s|||",
+			change: func(v *Stats) {
+				v.drains(1_021_000, 5500, 200, 60)
+				v.counts["scheduled"] = counted(1_000_000)
 			},
 		},
-		{"warning|Needs attention: 21,000 messages wait: falling, 5,300/s, empty in about 3s|||", func(v *Stats, _ *relay.Config) *operator.Key {
-			v.drains(1_021_000, 5500, 200, 60)
-			v.counts["scheduled"] = counted(1_000_000)
-			return nil
-		}},
-		{"warning|Needs attention: 21,000 messages wait|||", func(v *Stats, _ *relay.Config) *operator.Key {
-			v.drains(21_000, 5500, 200, 55) // less than a minute
-			return nil
-		}},
-		{"warning|Needs attention: 21,000 messages wait|||", func(v *Stats, _ *relay.Config) *operator.Key {
-			v.drains(21_000, 5500, 5450, 60) // noise
-			return nil
-		}},
-		{"warning|Needs attention: 21,000 messages wait|||", func(v *Stats, _ *relay.Config) *operator.Key {
-			v.drains(21_000, 5500, 200, 60)
-			v.falls, v.counts["waiting"], v.counts["due"], v.counts["blocked"] = "", counted(99), counted(0), counted(20_901)
-			v.fall()
-			return nil
-		}},
-		{"warning|Needs attention: slot s retains 5.6 GB of WAL|||", func(v *Stats, _ *relay.Config) *operator.Key {
-			v.Slot.RetainedBytes = &wal
-			return nil
-		}},
-		{"warning|Needs attention: nobody uses slot old of others, and it retains 5.6 GB of WAL|||", func(v *Stats, _ *relay.Config) *operator.Key {
-			v.showIdle([]slot.Slot{{Name: "small", RetainedBytes: 300 << 20}, {Name: "old", RetainedBytes: wal}})
-			return nil
-		}},
-		{"warning|Needs attention: Postgres removes the WAL of slot s (wal_status lost)|||", func(v *Stats, _ *relay.Config) *operator.Key {
-			v.Slot.RetainedBytes, v.Slot.WALStatus = &wal, &lost
-			return nil
-		}},
-		{"warning|Needs attention: 3 messages wait for a newer relay||update the relays|", func(v *Stats, _ *relay.Config) *operator.Key {
-			v.counts["newer_version"] = counted(3)
-			return nil
-		}},
 		{
-			"critical|Critical: the relay cannot work on its tables|permission denied||",
-			func(v *Stats, _ *relay.Config) *operator.Key {
+			want:   "warning|Needs attention: 21,000 messages wait|||",
+			change: func(v *Stats) { v.drains(21_000, 5500, 200, 55) }, // less than a minute
+		},
+		{
+			want:   "warning|Needs attention: 21,000 messages wait|||",
+			change: func(v *Stats) { v.drains(21_000, 5500, 5450, 60) }, // noise
+		},
+		{
+			want: "warning|Needs attention: 21,000 messages wait|||",
+			change: func(v *Stats) {
+				v.drains(21_000, 5500, 200, 60)
+				v.falls, v.counts["waiting"], v.counts["due"], v.counts["blocked"] = "", counted(99), counted(0), counted(20_901)
+				v.fall()
+			},
+		},
+		{
+			want:   "warning|Needs attention: slot s retains 5.6 GB of WAL|||",
+			change: func(v *Stats) { v.Slot.RetainedBytes = &wal },
+		},
+		{
+			want: "warning|Needs attention: nobody uses slot old of others, and it retains 5.6 GB of WAL|||",
+			change: func(v *Stats) {
+				v.showIdle([]slot.Slot{{Name: "small", RetainedBytes: 300 << 20}, {Name: "old", RetainedBytes: wal}})
+			},
+		},
+		{
+			want:   "warning|Needs attention: Postgres removes the WAL of slot s (wal_status lost)|||",
+			change: func(v *Stats) { v.Slot.RetainedBytes, v.Slot.WALStatus = &wal, &lost },
+		},
+		{
+			want:   "warning|Needs attention: 3 messages wait for a newer relay||update the relays|",
+			change: func(v *Stats) { v.counts["newer_version"] = counted(3) },
+		},
+		{
+			want: "critical|Critical: the relay cannot work on its tables|permission denied||",
+			change: func(v *Stats) {
 				v.Relays[0].Parts = []relay.Part{{Name: "publisher", Ready: true}, {Name: "sweep", Detail: "permission denied"}}
-				return nil
 			},
 		},
 	} {
-		v, cfg := healthyStats(), &relay.Config{Slot: "s", Table: outbox.Table{Schema: "eu", Name: "outbox"}}
-		blocked := test.change(v, cfg)
-		got := v.judge(cfg, blocked)
+		v := healthyStats()
+		if test.change != nil {
+			test.change(v)
+		}
+		test.cfg.Slot, test.cfg.Table = "s", outbox.Table{Schema: "eu", Name: "outbox"}
+		got := v.judge(&test.cfg, test.blocked)
 		text := strings.Join([]string{string(got.Level), got.Text, got.Detail, got.Fix, strings.Join(got.Others, ", ")}, "|")
 		if text != test.want {
 			t.Errorf("got  %s\nwant %s", text, test.want)
