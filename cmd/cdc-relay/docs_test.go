@@ -1,8 +1,6 @@
 package main
 
 import (
-	"flag"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -53,22 +51,24 @@ func TestDocumentedRangesAreEnforced(t *testing.T) {
 		cfg.relay.DatabaseURL = "postgres://localhost/shop"
 		return s.Set(cfg, text) == nil && cfg.validate() == nil
 	}
-	between := regexp.MustCompile("^(\\d+) to (\\d+)(, or `\\w+`)?$")
-	from := regexp.MustCompile("^from `(\\w+)`$")
+	between := regexp.MustCompile("^[^:]*?(\\d+) to (\\d+)(?:, or `\\w+`)?\\): ")
+	from := regexp.MustCompile("^[^:]*; from `(\\w+)`\\): ")
 	checked := 0
-	for _, s := range allSettings() {
-		values := notes()[s.Name].values
-		if m := between.FindStringSubmatch(values); m != nil {
-			checked++
-			if !accepts(s, m[1]) || !accepts(s, m[2]) || accepts(s, m[2]+"0") || accepts(s, "-1") {
-				t.Errorf("--%s does not take %s", s.Name, values)
+	for part, section := range sections() {
+		for i, item := range referenceItems(t, part) {
+			s := section[i]
+			if m := between.FindStringSubmatch(item); m != nil {
+				checked++
+				if !accepts(s, m[1]) || !accepts(s, m[2]) || accepts(s, m[2]+"0") || accepts(s, "-1") {
+					t.Errorf("the range is another one: %s", item)
+				}
 			}
-		}
-		if m := from.FindStringSubmatch(values); m != nil {
-			checked++
-			least, err := time.ParseDuration(m[1])
-			if err != nil || !accepts(s, m[1]) || accepts(s, (least-time.Millisecond).String()) {
-				t.Errorf("--%s does not take %s", s.Name, values)
+			if m := from.FindStringSubmatch(item); m != nil {
+				checked++
+				least, err := time.ParseDuration(m[1])
+				if err != nil || !accepts(s, m[1]) || accepts(s, (least-time.Millisecond).String()) {
+					t.Errorf("the range is another one: %s", item)
+				}
 			}
 		}
 	}
@@ -209,8 +209,6 @@ func TestNewNamesOfTheMigrationPageExist(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write docs/configuration.md again") //nolint:gochecknoglobals // a flag must be global
-
 // sections are the lists of the reference, by the marks around them.
 func sections() map[string][]setting {
 	return map[string][]setting{
@@ -221,52 +219,35 @@ func sections() map[string][]setting {
 	}
 }
 
-// The text between the marks is generated from the settings. go test ./cmd/cdc-relay -run TestReferencePage -update
-// writes it.
-func TestReferencePageMatchesTheFlags(t *testing.T) {
-	text := readDoc(t, "configuration.md")
-	made := text
-	for name, section := range sections() {
-		begin, end := "<!-- generated from the flags: "+name+" -->\n", "<!-- end -->"
-		before, rest, found := strings.Cut(made, begin)
-		_, after, closed := strings.Cut(rest, end)
-		if !found || !closed {
-			t.Fatalf("docs/configuration.md has no part %q", strings.TrimSpace(begin))
-		}
-		made = before + begin + "\n" + reference(section) + "\n" + end + after
-	}
-	if made == text {
-		return
-	}
-	if !*update {
-		t.Fatal("docs/configuration.md differs from the flags; to write it: go test ./cmd/cdc-relay -run TestReferencePage -update")
-	}
-	must(t, os.WriteFile(docsFolder+"configuration.md", []byte(made), 0o644))
+// referenceItems returns the items of a part of the reference, each on one line.
+func referenceItems(t *testing.T, part string) []string {
+	t.Helper()
+	_, text, _ := strings.Cut(readDoc(t, "configuration.md"), "<!-- checked against the flags: "+part+" -->\n")
+	text, _, _ = strings.Cut(text, "\n<!-- end -->")
+	return strings.Split(strings.TrimSpace(strings.ReplaceAll(text, "\n  ", " ")), "\n")
 }
 
-func reference(section []setting) string {
-	var b strings.Builder
-	extra := notes()
-	for _, s := range section {
-		flag, n := "--"+s.Name, extra[s.Name]
-		if strings.Contains(s.Placeholder, "|") {
-			flag += " " + s.Placeholder
+// Each item has the values of a flag, its default and its help text. Its range and advice may follow.
+func TestReferencePageMatchesTheFlags(t *testing.T) {
+	for part, section := range sections() {
+		items := referenceItems(t, part)
+		if len(items) != len(section) {
+			t.Fatalf("docs/configuration.md has %d items of %q, want %d", len(items), part, len(section))
 		}
-		var limits []string
-		if byDefault := defaultOf(s); byDefault != "" {
-			limits = append(limits, "`"+byDefault+"`")
+		for i, s := range section {
+			flag, limits := "--"+s.Name, `( \([^\n]*?\))?`
+			if strings.Contains(s.Placeholder, "|") {
+				flag += " " + s.Placeholder
+			}
+			if byDefault := defaultOf(s); byDefault != "" {
+				limits = regexp.QuoteMeta(" (`"+byDefault+"`") + `(; [^\n]*?)?\)`
+			}
+			head, usage := regexp.QuoteMeta("- `"+flag+"`"), regexp.QuoteMeta(asMarkdown(s.Usage))
+			if !regexp.MustCompile("^" + head + limits + ": " + usage + "( |$)").MatchString(items[i]) {
+				t.Errorf("docs/configuration.md: want `%s` (`%s`): %s\ngot %s", flag, defaultOf(s), asMarkdown(s.Usage), items[i])
+			}
 		}
-		if n.values != "" {
-			limits = append(limits, n.values)
-		}
-		head := "`" + flag + "`"
-		if len(limits) > 0 {
-			head += " (" + strings.Join(limits, "; ") + ")"
-		}
-		item := strings.TrimSpace(head + ": " + asMarkdown(s.Usage) + " " + n.advice)
-		fmt.Fprintf(&b, "- %s\n", strings.Join(settings.Wrap(item, 118), "\n  "))
 	}
-	return b.String()
 }
 
 // asMarkdown formats flags and paths in a help text as code.
@@ -296,46 +277,4 @@ func takers(match func(*settings.Flag) bool) (paths []string) {
 		}
 	}
 	return paths
-}
-
-// note is what the reference adds to the help text of a setting: the range of values, and advice for changing it.
-type note struct{ values, advice string }
-
-func notes() map[string]note {
-	return map[string]note{
-		"database-url":      {"", "Not a [pooler](managed-services.md#connection-poolers)."},
-		"database-url-file": {"", ""},
-		"amqp-url":          {"", "Needed with `--publisher amqp`. See [AMQP URL](#amqp-url)."},
-		"table":             {"at most 51 bytes without the schema", ""},
-		"shard":             {"", "See [shards](scaling.md)."},
-		"slot":              {"1 to 63 of `a-z`, `0-9`, `_`", "Slots belong to the whole server: use one for each database and table."},
-		"publication":       {"1 to 63 bytes", "Use one for each table of a database."},
-		"failover-slot":     {"", "A flag of `setup` only. See [failover](operations.md#failover)."},
-		"mode":              {"", "With `poll`, messages wait up to about `--poll-interval`."},
-
-		"exchange":            {"at most 255 bytes", ""},
-		"header-columns":      {"", "See [columns of your own](contract.md#columns-of-your-own)."},
-		"ordering-key-header": {"at most 255 bytes", "For a [consistent hash exchange](consumers.md#order-behind-the-queue)."},
-		"max-in-flight":       {"1 to 100000", "[Sizing](sizing.md#rates)."},
-		"poll-interval":       {"from `10ms`", "Scheduled messages and retries can be this late."},
-		"send-timeout":        {"from `100ms`", "After that, the message is published again, marked."},
-		"shutdown-timeout":    {"from `0s`", "Set it below the time after which the supervisor kills."},
-
-		"max-retries":           {"0 to 1000, or `unlimited`", "A row's [`max_attempts`](contract.md#outbox) replaces it; 0 there is `unlimited` here."},
-		"backoff-time":          {"from `0s`", ""},
-		"max-backoff":           {"from `0s`", ""},
-		"dead-letter-retention": {"", "Needs DELETE on the dead-letter table."},
-		"keep-published":        {"", "Doubles the work of Postgres: [history](commands.md#published)."},
-		"on-dead-letter":        {"", "See [ordering keys](ordering-keys.md#block-or-continue)."},
-		"events-exchange":       {"at most 255 bytes", "See [notices](delivery.md#notices-of-events)."},
-		"events":                {"", "`published` doubles RabbitMQ's messages."},
-		"log-headers":           {"", "List no header with secrets."},
-		"metrics-routing-keys":  {"", "See [routing keys](metrics.md#routing-keys)."},
-		"metrics-header":        {"at most 255 bytes", "See [headers](metrics.md#headers)."},
-
-		"http-addr":     {"", "`0.0.0.0:9464` in a container. A second relay on one machine needs another port. [Who can see it](security.md#the-http-address)."},
-		"statsd-addr":   {"", "The prefix is `cdc_relay` otherwise. See [DogStatsD](metrics.md#dogstatsd)."},
-		"liveness-file": {"", "See [health](operations.md#health)."},
-		"log-format":    {"", "`NO_COLOR` turns colors off."},
-	}
 }
