@@ -117,7 +117,7 @@ func TestNamedMetricsExist(t *testing.T) {
 	for path, pattern := range map[string]*regexp.Regexp{
 		"deploy/grafana/cdc-relay.json": found, "deploy/prometheus/rules.yaml": found, "deploy/prometheus/rules_test.yaml": found,
 		"docs/metrics.md": documented, "docs/operations.md": documented, "docs/contract.md": documented, "docs/delivery.md": documented,
-		"docs/runbook.md": documented, "docs/events.md": documented,
+		"docs/runbook.md": documented, "docs/events.md": documented, "docs/migrate.md": documented,
 	} {
 		all := pattern.FindAllString(readDoc(t, "../"+path), -1)
 		if pattern == found && len(all) < 10 {

@@ -30,12 +30,15 @@ func blocks(t *testing.T, page, language string) []string {
 	return all
 }
 
-// Each command on the pages and in deploy/ exists and accepts the flags given there.
+// Each command on the pages, also within a sentence, and in deploy/ exists and accepts the flags given there.
 func TestDocumentedCommandsExist(t *testing.T) {
-	app := (&process{}).app()
+	app, namedIn := (&process{}).app(), regexp.MustCompile("`(?:cdc-relay )?([a-z]+ [^`]*--[^`]*)`")
 	texts := deployed(t)
 	for page, text := range pages(t) {
 		texts[page] = strings.Join(codeOf(text, "sh"), "\n")
+		for _, command := range namedIn.FindAllStringSubmatch(text, -1) {
+			texts[page] += "\ncdc-relay " + command[1]
+		}
 	}
 	for name, text := range texts {
 		for _, m := range regexp.MustCompile(`(?m)(?:^|[^-\w])cdc-relay ([a-z]+(?: [a-z][a-z-]*)?)([^\n|#]*)`).FindAllStringSubmatch(text, -1) {
