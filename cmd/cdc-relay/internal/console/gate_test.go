@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -9,8 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -20,40 +19,11 @@ import (
 
 const someToken = "0123456789abcdef"
 
-func tokenFile(t *testing.T) string {
+func gateOf(t *testing.T, access Access) (*gate, *bytes.Buffer) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "token")
-	must(t, os.WriteFile(file, []byte(someToken+"\n"), 0o600))
-	return file
-}
-
-// accessOf returns what the flags of the command say.
-func accessOf(t *testing.T, args ...string) Access {
-	t.Helper()
-	access := Access{Listen: "127.0.0.1:9465"}
-	for i := 0; i < len(args); i += 2 {
-		var err error
-		switch text := args[i+1]; args[i] {
-		case "--console-listen":
-			access.Listen = text
-		case "--allowed-hosts":
-			access.Hosts, err = hosts.Parse(text)
-		case "--token-file":
-			access.Token, err = ReadToken(text)
-		case "--login-header":
-			access.LoginHeader, err = text, CheckHeaderName(text)
-		default:
-			t.Fatalf("there is no flag %s", args[i])
-		}
-		must(t, err)
-	}
-	return access
-}
-
-func gateOf(t *testing.T, args ...string) (*gate, *bytes.Buffer) {
-	t.Helper()
+	access.Listen = cmp.Or(access.Listen, "127.0.0.1:9465")
 	var log bytes.Buffer
-	c, err := New(Config{Access: accessOf(t, args...), Log: event.Limited(slog.New(slog.NewJSONHandler(&log, nil)))})
+	c, err := New(Config{Access: access, Log: event.Limited(slog.New(slog.NewJSONHandler(&log, nil)))})
 	must(t, err)
 	return c.gate, &log
 }
@@ -72,14 +42,8 @@ type gateTest struct {
 
 func (test gateTest) run(t *testing.T, g *gate) {
 	t.Helper()
-	or := func(text, otherwise string) string {
-		if text == "" {
-			return otherwise
-		}
-		return text
-	}
-	r := httptest.NewRequestWithContext(t.Context(), or(test.method, http.MethodGet), or(test.path, "/"), http.NoBody)
-	r.Host, r.RemoteAddr = or(test.host, "localhost"), or(test.from, "10.0.0.7")+":1234"
+	r := httptest.NewRequestWithContext(t.Context(), test.method, cmp.Or(test.path, "/"), http.NoBody)
+	r.Host, r.RemoteAddr = cmp.Or(test.host, "localhost"), cmp.Or(test.from, "10.0.0.7")+":1234"
 	here := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5), Port: 9465}
 	r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, here))
 	for _, h := range test.header {
@@ -105,7 +69,7 @@ func basic(name, password string) [2]string {
 
 // A proxy may add its header to that of the client, or forward another spelling, which is another header.
 func TestConsoleTrustsOnlyOneNameFromTheProxy(t *testing.T) {
-	g, _ := gateOf(t, "--login-header", "X-Forwarded-User", "--token-file", tokenFile(t))
+	g, _ := gateOf(t, Access{LoginHeader: "X-Forwarded-User", Token: someToken})
 	const header, underscore = "X-Forwarded-User", "X_forwarded_user"
 	as := func(names ...string) (headers [][2]string) {
 		for _, name := range names {
@@ -139,8 +103,8 @@ func TestConsoleTrustsOnlyOneNameFromTheProxy(t *testing.T) {
 
 // A proxy proves itself by the token.
 func TestConsoleChecksTheTokenBeforeTheName(t *testing.T) {
-	both, _ := gateOf(t, "--login-header", "X-User", "--token-file", tokenFile(t))
-	alone, _ := gateOf(t, "--token-file", tokenFile(t))
+	both, _ := gateOf(t, Access{LoginHeader: "X-User", Token: someToken})
+	alone, _ := gateOf(t, Access{Token: someToken})
 	ada, wrong := [2]string{"X-User", "ada"}, basic("x", "no")
 	for _, test := range []gateTest{
 		{what: "token and name", header: [][2]string{ada, basic("x", someToken)}, status: 200, user: "ada"},
@@ -168,10 +132,11 @@ func TestConsoleChecksTheTokenBeforeTheName(t *testing.T) {
 
 // Without the check, a page of evil.example whose name leads to the console can read it.
 func TestConsoleAnswersOnlyToItsHostNames(t *testing.T) {
-	open, _ := gateOf(t)
-	withLogin, _ := gateOf(t, "--console-listen", "10.0.0.5:9465", "--token-file", tokenFile(t),
-		"--allowed-hosts", "Console.example.com, 192.0.2.1")
-	named, _ := gateOf(t, "--console-listen", "box.internal:9465", "--login-header", "X-User", "--token-file", tokenFile(t))
+	others, err := hosts.Parse("Console.example.com, 192.0.2.1")
+	must(t, err)
+	open, _ := gateOf(t, Access{})
+	withLogin, _ := gateOf(t, Access{Listen: "10.0.0.5:9465", Token: someToken, Hosts: others})
+	named, _ := gateOf(t, Access{Listen: "box.internal:9465", Token: someToken, LoginHeader: "X-User"})
 	for host, want := range map[string][3]bool{
 		"localhost":                {true, true, true},
 		"LocalHost:9465":           {true, true, true},
@@ -189,7 +154,7 @@ func TestConsoleAnswersOnlyToItsHostNames(t *testing.T) {
 		"127.0.0.1.evil.example":   {},
 		"10.0.0.9":                 {},
 		"0.0.0.0:9465":             {},
-		"":                         {},
+		" ":                        {},
 		"xlocalhost":               {},
 		"a.console.example.com":    {},
 		"::1":                      {},
@@ -198,17 +163,9 @@ func TestConsoleAnswersOnlyToItsHostNames(t *testing.T) {
 		"2130706433":               {},
 	} {
 		for i, g := range []*gate{open, withLogin, named} {
-			test := gateTest{
-				what:   host,
-				host:   host,
-				header: [][2]string{basic("x", someToken), {"X-User", "x"}},
-				status: http.StatusMisdirectedRequest,
-			}
+			test := gateTest{what: host, host: host, header: [][2]string{basic("x", someToken), {"X-User", "x"}}, status: 421}
 			if want[i] {
-				test.status, test.user = http.StatusOK, []string{"local user", "x", "x"}[i]
-			}
-			if host == "" {
-				test.host = " "
+				test.status, test.user = 200, []string{"local user", "x", "x"}[i]
 			}
 			test.run(t, g)
 		}
@@ -216,7 +173,7 @@ func TestConsoleAnswersOnlyToItsHostNames(t *testing.T) {
 }
 
 func TestConsoleRejectsRequestsOfOtherSites(t *testing.T) {
-	g, _ := gateOf(t)
+	g, _ := gateOf(t, Access{})
 	const page, updates, form = "GET /", "GET /waiting", "POST /change"
 	for _, test := range []struct {
 		what, request string
@@ -257,7 +214,7 @@ func TestConsoleRejectsRequestsOfOtherSites(t *testing.T) {
 }
 
 func TestFailedLoginsAreLoggedWithoutSecrets(t *testing.T) {
-	g, log := gateOf(t, "--token-file", tokenFile(t))
+	g, log := gateOf(t, Access{Token: someToken})
 	gateTest{what: "no login", status: 401}.run(t, g)
 	gateTest{what: "another site", header: [][2]string{{"Origin", "http://evil.example"}}, status: 403}.run(t, g)
 	if log.Len() > 0 {
