@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cdc-relay/cdc-relay/internal/pgdial"
@@ -44,50 +45,17 @@ func TestCheckPassesAHealthySetup(t *testing.T) {
 	}
 }
 
-// The primary is found by opening a session that may write; the session of the check may not.
-func TestCheckFindsThePrimary(t *testing.T) {
-	t.Parallel()
-	env := checked(t)
-	without := cdcRelay(t, env, "check")
-	address := env["CDC_RELAY_DATABASE_URL"]
-	lastLine := func(r result) string { return r.stdout[strings.LastIndex(strings.TrimSpace(r.stdout), "\n")+1:] }
-	for _, attributes := range []string{"read-write", "primary", "prefer-standby", "any"} {
-		env["CDC_RELAY_DATABASE_URL"] = address + "&target_session_attrs=" + attributes
-		with := cdcRelay(t, env, "check")
-		want(t, with, exitDone)
-		if lastLine(with) != lastLine(without) {
-			t.Errorf("%s: got %swithout %s%s", attributes, lastLine(with), lastLine(without), with.stdout)
-		}
-		conn, err := connectToCheck(t.Context(), pgdial.AddressOf(env["CDC_RELAY_DATABASE_URL"], ""), "", map[string]string{"default_transaction_read_only": "on"})
-		must(t, err)
-		if status := conn.PgConn().TxStatus(); status != 'I' {
-			t.Errorf("%s: a transaction is open: %c", attributes, status)
-		}
-		var pgErr *pgconn.PgError
-		if _, err := conn.Exec(t.Context(), "CREATE TABLE written ()"); !errors.As(err, &pgErr) || pgErr.Code != "25006" {
-			t.Errorf("%s: the session can write: %v", attributes, err)
-		}
-		closeConn(t.Context(), conn)
-	}
-}
-
-func TestAURLThatRequiresAStandbyGetsAHint(t *testing.T) {
-	env := checked(t)
-	for _, attributes := range []string{"standby", "read-only"} {
-		r := cdcRelay(t, env, "stats", "--database-url", env["CDC_RELAY_DATABASE_URL"]+"&target_session_attrs="+attributes)
-		if r.code != exitFailed || !strings.Contains(r.stderr, "hint: # target_session_attrs asks for a standby") {
-			t.Errorf("%s: exit code %d, %s", attributes, r.code, r.stderr)
-		}
-	}
-}
-
 // A standby knows neither relays nor their locks and slots: no command looks or writes there. Check examines the host
-// that target_session_attrs selects, not simply the first one.
+// that target_session_attrs selects, not simply the first one, in a session that cannot write.
 func TestCommandsNameAStandby(t *testing.T) {
 	t.Parallel()
 	server := services.PrivatePostgres(t)
 	env := environment{"CDC_RELAY_DATABASE_URL": server.Database(t), "CDC_RELAY_PUBLISHER": "stdout", "CDC_RELAY_LOG_FORMAT": "text"}
 	want(t, cdcRelay(t, env, "setup"), exitDone)
+	for _, attributes := range []string{"standby", "read-only"} {
+		url := env["CDC_RELAY_DATABASE_URL"] + "&target_session_attrs=" + attributes
+		wantError(t, cdcRelay(t, env, "stats", "--database-url", url), "hint: # target_session_attrs asks for a standby")
+	}
 	standby := services.Standby(t, server)
 	both, err := url.Parse(env["CDC_RELAY_DATABASE_URL"])
 	must(t, err)
@@ -127,6 +95,11 @@ func TestCommandsNameAStandby(t *testing.T) {
 		}
 		if got := conn.PgConn().Conn().RemoteAddr().String(); got != want {
 			t.Errorf("%s: connected to %s, want %s", attributes, got, want)
+		}
+		var pgErr *pgconn.PgError
+		_, err = conn.Exec(t.Context(), "CREATE TABLE written ()")
+		if status := conn.PgConn().TxStatus(); status != 'I' || !errors.As(err, &pgErr) || pgErr.Code != pgerrcode.ReadOnlySQLTransaction {
+			t.Errorf("%s: the session can write, or its transaction is open: %c, %v", attributes, status, err)
 		}
 		closeConn(t.Context(), conn)
 	}
