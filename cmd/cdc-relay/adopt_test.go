@@ -57,31 +57,3 @@ func TestAdoptReportsWrongUsage(t *testing.T) {
 	wantUsage(t, cdcRelay(t, env, "adopt", "--from", "x"), "adopt: --set is not set, nor one of debezium, celery-outbox, watermill, cap, namastack given")
 	wantUsage(t, cdcRelay(t, env, "adopt", "--set", "payload=x"), "adopt: --from is not set: it is the table to adopt")
 }
-
-// The commands of the page run as written.
-func TestCommandsOfTheAdoptPageRun(t *testing.T) {
-	t.Parallel()
-	env, conn := withTables(t, "--mode", "poll")
-	env["CDC_RELAY_MODE"] = "poll"
-	execute(t, conn, `CREATE TABLE "OutboxMessage" ("SequenceNumber" bigserial PRIMARY KEY, "MessageId" uuid NOT NULL, "ContentType" varchar(256) NOT NULL,
-			"MessageType" text NOT NULL, "Body" text NOT NULL, "SentTime" timestamptz NOT NULL, "EnqueueTime" timestamptz);
-		CREATE TABLE events (id bigserial PRIMARY KEY, topic text, customer text, body jsonb, sent_at timestamptz);
-		CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb);
-		CREATE TABLE celery_outbox (id bigserial PRIMARY KEY, created_at timestamptz, task_id text, task_name text, args jsonb, kwargs jsonb, options jsonb);
-		CREATE TABLE watermill_orders ("offset" bigserial, uuid varchar(36), created_at timestamp, payload json, metadata json, transaction_id xid8, PRIMARY KEY (transaction_id, "offset"));
-		INSERT INTO outboxevent VALUES (gen_random_uuid(), 'Order', '42', 'OrderCreated', '{}');
-		CREATE SCHEMA cap;
-		CREATE TABLE cap.published ("Id" bigint PRIMARY KEY, "Version" varchar(20), "Name" varchar(200), "Content" text, "Retries" int, "Added" timestamp, "ExpiresAt" timestamp, "StatusName" varchar(50));
-		CREATE TABLE outbox_record (id varchar(255) PRIMARY KEY, status varchar(20), record_key varchar(255), record_type varchar(255), payload text, context text, created_at timestamptz,
-			failure_count int, next_retry_at timestamptz, handler_id varchar(1000));
-		CREATE TABLE celery_outbox_dead_letter (LIKE celery_outbox INCLUDING ALL, retries smallint, dead_at timestamptz, failure_reason text);
-		INSERT INTO celery_outbox_dead_letter (created_at, task_id, task_name, args, kwargs, options, retries)
-			VALUES (now(), 'a', 'shop.add', '[]', '{}', '{}', 5), (now(), 'b', 'other', '[]', '{}', '{}', 5)`)
-	if ran := runCommands(t, env, "adopt.md", "cdc-relay adopt"); ran != 11 {
-		t.Errorf("%d commands were found", ran)
-	}
-	execute(t, conn, `INSERT INTO celery_outbox_dead_letter (created_at, task_id, task_name, args, kwargs, options) VALUES (now(), 'c', 'stays', '[]', '{}', '{}')`)
-	if got := query[string](t, conn, `SELECT headers ->> 'task' || attempts || (SELECT string_agg(task_name, ',' ORDER BY id) FROM celery_outbox_dead_letter) FROM outbox WHERE headers ? 'task'`); got != "shop.add5other,stays" {
-		t.Errorf("old dead letters: got %s", got)
-	}
-}

@@ -79,29 +79,45 @@ func runCommands(t *testing.T, env environment, page, begins string) (ran int) {
 	return ran
 }
 
-// The commands and the SQL for a move from a poller and from Debezium run as written, while the application writes as before.
-func TestDocumentedMigrationCommandsRun(t *testing.T) {
+// The commands and the SQL for a move from other outboxes run as written, while the application writes as before.
+func TestCommandsOfTheAdoptPageRun(t *testing.T) {
+	t.Parallel()
 	env, conn := withTables(t, "--mode", "poll")
 	env["CDC_RELAY_MODE"] = "poll"
-	execute(t, conn, `CREATE TABLE events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text, customer text, body jsonb, sent_at timestamptz)`)
-	execute(t, conn, `CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, payload jsonb)`)
-	event := `INSERT INTO events (topic, customer, body) VALUES ('orders.created', 'c7', '{"order_id": 42}')`
-	debezium := `INSERT INTO outboxevent VALUES (gen_random_uuid(), 'Order', '42', 'OrderCreated', '{"id": 42}')`
+	execute(t, conn, `CREATE TABLE "OutboxMessage" ("SequenceNumber" bigserial PRIMARY KEY, "MessageId" uuid NOT NULL, "ContentType" varchar(256) NOT NULL,
+			"MessageType" text NOT NULL, "Body" text NOT NULL, "SentTime" timestamptz NOT NULL, "EnqueueTime" timestamptz);
+		CREATE TABLE events (id bigserial PRIMARY KEY, topic text, customer text, body jsonb, sent_at timestamptz);
+		CREATE TABLE outboxevent (id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, payload jsonb);
+		CREATE TABLE celery_outbox (id bigserial PRIMARY KEY, created_at timestamptz, task_id text, task_name text, args jsonb, kwargs jsonb, options jsonb);
+		CREATE TABLE watermill_orders ("offset" bigserial, uuid varchar(36), created_at timestamp, payload json, metadata json, transaction_id xid8, PRIMARY KEY (transaction_id, "offset"));
+		CREATE SCHEMA cap;
+		CREATE TABLE cap.published ("Id" bigint PRIMARY KEY, "Version" varchar(20), "Name" varchar(200), "Content" text, "Retries" int, "Added" timestamp, "ExpiresAt" timestamp, "StatusName" varchar(50));
+		CREATE TABLE outbox_record (id varchar(255) PRIMARY KEY, status varchar(20), record_key varchar(255), record_type varchar(255), payload text, context text, created_at timestamptz,
+			failure_count int, next_retry_at timestamptz, handler_id varchar(1000));
+		CREATE TABLE celery_outbox_dead_letter (LIKE celery_outbox INCLUDING ALL, retries smallint, dead_at timestamptz, failure_reason text);
+		INSERT INTO celery_outbox_dead_letter (created_at, task_id, task_name, args, kwargs, options, retries)
+			VALUES (now(), 'a', 'shop.add', '[]', '{}', '{}', 5), (now(), 'b', 'other', '[]', '{}', '{}', 5)`)
+	const event = `INSERT INTO events (topic, customer, body) VALUES ('orders.created', 'c7', '{"order_id": 42}')`
+	const debezium = `INSERT INTO outboxevent VALUES (gen_random_uuid(), 'Order', '42', 'OrderCreated', '{"id": 42}')`
 	execute(t, conn, event)
 	execute(t, conn, debezium) // this row counts as sent
-	for _, command := range []string{"cdc-relay adopt --from events", "cdc-relay adopt debezium --waiting", "cdc-relay adopt --undo --from events"} {
-		if ran := runCommands(t, env, "adopt.md", command); ran != 1 {
-			t.Fatalf("%d commands begin with %s", ran, command)
-		}
+	if ran := runCommands(t, env, "adopt.md", "cdc-relay adopt"); ran != 11 {
+		t.Errorf("%d commands were found", ran)
 	}
+	execute(t, conn, `INSERT INTO celery_outbox_dead_letter (created_at, task_id, task_name, args, kwargs, options) VALUES (now(), 'c', 'stays', '[]', '{}', '{}')`)
 	execute(t, conn, event) // inserted after --undo
 	execute(t, conn, debezium)
 	for _, sql := range blocks(t, "adopt.md", "sql") {
 		execute(t, conn, sql)
 	}
-	got := query[string](t, conn, `SELECT string_agg(concat_ws(' ', exchange, routing_key, ordering_key, payload, properties ->> 'type'), ';' ORDER BY id) FROM outbox`)
+	got := query[string](t, conn, `SELECT string_agg(concat_ws(' ', exchange, routing_key, ordering_key, payload, properties ->> 'type'), ';' ORDER BY id)
+		FROM outbox WHERE headers -> 'task' IS NULL`)
 	if wanted := `events orders.created c7 {"order_id": 42};outbox.event.Order Order:42 {"id": 42} OrderCreated`; got != wanted {
 		t.Errorf("got  %s\nwant %s", got, wanted)
+	}
+	got = query[string](t, conn, `SELECT headers ->> 'task' || attempts || (SELECT string_agg(task_name, ',' ORDER BY id) FROM celery_outbox_dead_letter) FROM outbox WHERE headers ? 'task'`)
+	if got != "shop.add5other,stays" {
+		t.Errorf("old dead letters: got %s", got)
 	}
 	if got := query[string](t, conn, `SELECT (SELECT count(*) FROM events) || ' ' || (SELECT count(*) FROM outboxevent)`); got != "1 1" {
 		t.Errorf("%s rows are left in the tables, want the one after --undo and the one that was sent", got)
