@@ -1,8 +1,6 @@
 package main
 
 import (
-	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -209,50 +207,6 @@ func lockRow(t *testing.T, db *pgx.Conn, id int) *pgx.Conn {
 	execute(t, conn, `BEGIN`)
 	execute(t, conn, `SELECT 1 FROM outbox WHERE id = $1 FOR UPDATE`, id)
 	return conn
-}
-
-func TestConsoleDeletesAWaitingMessage(t *testing.T) {
-	env, db := withTables(t, "--mode", "poll")
-	for n := 1; n <= 3; n++ {
-		insertWaiting(t, db, n, `now() + interval '1 hour', 1, NULL`)
-	}
-	_, at := startConsole(t, env, "--allow-changes")
-	left := func() int { return query[int](t, db, `SELECT count(*)::int FROM outbox`) }
-	_, page := fetch(t, http.MethodGet, at+"/message?id=1", nil)
-	if !strings.Contains(page, "Resend now…") || !strings.Contains(page, `<button class="danger">Delete…</button>`) {
-		t.Fatalf("the page of the message:\n%s", page)
-	}
-	for path, status := range map[string]int{
-		"/change?do=delete":                    http.StatusBadRequest, // every message
-		"/change?do=delete&routing-key=orders": http.StatusBadRequest,
-		"/change?do=delete&id=99":              http.StatusOK,
-	} {
-		if got, body := fetch(t, http.MethodGet, at+path, nil); got != status {
-			t.Errorf("%s: status %d\n%s", path, got, body)
-		}
-	}
-	if status, body := fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"delete"}, "shown": {"3"}}); status != http.StatusBadRequest || left() != 3 {
-		t.Errorf("without an id: status %d, %d rows\n%s", status, left(), body)
-	}
-	deleted := func(id string) (int, string) {
-		_, question := fetch(t, http.MethodGet, at+"/change?do=delete&id="+id, nil)
-		if !strings.Contains(question, "<strong>1 waiting message</strong> would be deleted for good") {
-			t.Fatalf("the question:\n%s", question)
-		}
-		return confirm(t, at, question)
-	}
-	if status, body := deleted("1"); status != http.StatusOK || !strings.Contains(body, "deleted 1 message, never published") || left() != 2 {
-		t.Errorf("status %d, %d rows\n%s", status, left(), body)
-	}
-	other := lockRow(t, db, 2)
-	if status, body := deleted("2"); status != http.StatusOK || !strings.Contains(body, "1 message is locked") || left() != 2 {
-		t.Errorf("a locked row: status %d, %d rows\n%s", status, left(), body)
-	}
-	other.Close(t.Context())
-	execute(t, db, `UPDATE outbox SET available_at = now() WHERE id = 2`)
-	if status, body := deleted("2"); status != http.StatusOK || !strings.Contains(body, "may have published it") || left() != 1 {
-		t.Errorf("a due row: status %d, %d rows\n%s", status, left(), body)
-	}
 }
 
 // A blocked key goes on, and its head is not lost: the relay publishes the others, and resend sends the head.

@@ -114,30 +114,48 @@ func TestConsoleGroupsChangeWhatTheyCount(t *testing.T) {
 	}
 }
 
-// The rejected message that blocks a key becomes a dead letter. Only one message at a time does.
-func TestConsoleLetsAKeyGoOn(t *testing.T) {
+// A waiting message is deleted, or moved to the dead letters so that its key goes on. Only one at a time is.
+func TestConsoleChangesOneWaitingMessage(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	execute(t, db, `INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts, last_error)
-		VALUES ('r', '1', 'k', now() + interval '1 hour', 2, 'nack: no'), ('r', '2', 'k', NULL, 0, NULL)`)
+	for n, values := range []string{`1, 'k'`, `0, 'k'`, `1, NULL`, `1, NULL`} {
+		insertWaiting(t, db, n+1, `now() + interval '1 hour', `+values)
+	}
 	_, at := startConsole(t, env, "--allow-changes")
+	const move, remove = "Move to dead letters and let the key go on…", `<button class="danger">Delete…</button>`
 	_, first := fetch(t, http.MethodGet, at+"/message?id=1", nil)
-	_, behind := fetch(t, http.MethodGet, at+"/message?id=2", nil)
-	const button = "Move to dead letters and let the key go on…"
-	if !strings.Contains(first, button) || strings.Contains(behind, button) {
-		t.Errorf("the first message of the key:\n%s\nthe one behind it:\n%s", first, behind)
+	wantTexts(t, first, move, remove, "Resend now…")
+	if _, behind := fetch(t, http.MethodGet, at+"/message?id=2", nil); strings.Contains(behind, move) {
+		t.Errorf("the message behind another one:\n%s", behind)
 	}
-	if status, body := fetch(t, http.MethodGet, at+"/change?do=bury", nil); status != http.StatusBadRequest {
-		t.Errorf("all messages: %d\n%s", status, body)
+	for query, status := range map[string]int{"do=bury": 400, "do=delete": 400, "do=delete&routing-key=orders": 400, "do=delete&id=99": 200} {
+		if got, body := fetch(t, http.MethodGet, at+"/change?"+query, nil); got != status {
+			t.Errorf("%s: status %d\n%s", query, got, body)
+		}
 	}
-	_, question := fetch(t, http.MethodGet, at+"/change?do=bury&id=1", nil)
-	if !strings.Contains(question, "<strong>1 waiting message</strong> would become a dead letter") ||
-		!strings.Contains(question, "<p>1 message waits behind these in their ordering keys.</p>") {
-		t.Errorf("asked:\n%s", question)
+	if status, body := fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"delete"}, "shown": {"4"}}); status != http.StatusBadRequest {
+		t.Errorf("without an id: status %d\n%s", status, body)
 	}
-	status, body := confirm(t, at, question)
-	left := query[int](t, db, `SELECT count(*)::int FROM outbox`)
-	if dead := query[int](t, db, `SELECT id::int FROM outbox_dead_letter`); status != http.StatusOK || left != 1 || dead != 1 {
-		t.Errorf("status %d, %d wait, %d is dead\n%s", status, left, dead, body)
+	const gone = "<strong>1 waiting message</strong> would be deleted for good"
+	changes := func(selected, says, left string, asks ...string) {
+		t.Helper()
+		_, question := fetch(t, http.MethodGet, at+"/change?"+selected, nil)
+		wantTexts(t, question, asks...)
+		_, body := confirm(t, at, question)
+		wantTexts(t, body, says)
+		if got := query[string](t, db, `SELECT string_agg(id::text, ' ' ORDER BY id) FROM outbox`); got != left {
+			t.Errorf("%s: %s are left, want %s", selected, got, left)
+		}
+	}
+	changes("do=bury&id=1", "moved 1 message to the dead letters", "2 3 4",
+		"<strong>1 waiting message</strong> would become a dead letter", "<p>1 message waits behind these in their ordering keys.</p>")
+	changes("do=delete&id=3", "deleted 1 message, never published", "2 4", gone)
+	other := lockRow(t, db, 4)
+	changes("do=delete&id=4", "1 message is locked", "2 4", gone)
+	other.Close(t.Context())
+	execute(t, db, `UPDATE outbox SET available_at = now() WHERE id = 4`)
+	changes("do=delete&id=4", "may have published it", "2", gone)
+	if dead := query[int](t, db, `SELECT id::int FROM outbox_dead_letter`); dead != 1 {
+		t.Errorf("%d is dead", dead)
 	}
 }
 
