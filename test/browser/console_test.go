@@ -1,6 +1,5 @@
 // Package browser tests the console in a real Chromium against real servers. It is skipped without Chromium (Debian:
-// apt-get install chromium). SCREENSHOTS=FOLDER saves a picture of each page; scripts/screenshots makes those of the
-// docs.
+// apt-get install chromium). scripts/screenshots makes the pictures of the docs.
 package browser
 
 import (
@@ -355,16 +354,6 @@ func (s *site) press(selector, text string) {
 	s.Helper()
 	s.becomes(`(() => { const found = [...document.querySelectorAll(` + quoted(selector) + `)].find((e) => e.innerText.includes(` + quoted(text) + `));
 		found?.click(); return found !== undefined; })()`)
-}
-
-// Links, forms and changes are plain HTML.
-func TestTheConsoleWorksWithoutJavaScript(t *testing.T) {
-	s := newSite(t, "--allow-changes")
-	s.exec(`INSERT INTO outbox_dead_letter (id, created_at, message_id, attempts, schema_version, routing_key, failure_reason, payload)
-		VALUES (-1, now(), gen_random_uuid(), 6, 1, 'r', 'nack', '1')`)
-	s.do(call(emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}), chromedp.Navigate(s.url+"/dead-letters"),
-		chromedp.Click(`//button[span="Delete these…"]`), chromedp.WaitVisible("button.do"),
-		chromedp.Click("button.do"), chromedp.WaitVisible(`//strong[text()="deleted 1 dead letter"]`))
 }
 
 // The first tab stop leads to the content, and every link can be reached.

@@ -2,7 +2,6 @@ package browser
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -111,9 +110,6 @@ func TestTheSiteOfTheDocs(t *testing.T) {
 			if get(s, chromedp.Evaluate[bool](`document.documentElement.scrollWidth > document.documentElement.clientWidth`)) {
 				s.Errorf("%s scrolls sideways at %d", name, look.width)
 			}
-			if dir := os.Getenv("SCREENSHOTS"); dir != "" {
-				s.shoot(dir, "docs-"+strings.ReplaceAll(name, "/", "-")+"-"+look.scheme, look.scheme)
-			}
 		}
 	}
 	s.do(chromedp.EmulateViewport(360, 800), chromedp.Navigate(s.url+"pages"), chromedp.Click(".VPLocalNav .menu"),
@@ -141,8 +137,7 @@ func (s *site) axe() string {
 	return string(script)
 }
 
-// look finds what is in the way of people with a phone, a keyboard or a screen reader, once for each name. It saves
-// pictures if requested.
+// look finds what is in the way of people with a phone, a keyboard or a screen reader, once for each name.
 func (s *site) look(name string) {
 	s.Helper()
 	if s.looked[name] {
@@ -155,11 +150,6 @@ func (s *site) look(name string) {
 		s.scheme(look.scheme)
 		for _, problem := range get(s, chromedp.Evaluate[[]string](audit, chromedp.EvalAwaitPromise)) {
 			s.Errorf("%s at %d, %s: %s", name, look.width, look.scheme, problem)
-		}
-		if folder := os.Getenv("SCREENSHOTS"); folder != "" {
-			for _, scheme := range []string{"light", "dark"} {
-				s.shoot(folder, fmt.Sprintf("%s-%d-%s", strings.ReplaceAll(name, " ", "-"), look.width, scheme), scheme)
-			}
 		}
 	}
 }
