@@ -92,23 +92,6 @@ func TestDeployedAndDocumentedConfigurationIsValid(t *testing.T) {
 	}
 }
 
-// The command lines of the manifests are valid.
-func TestDeployedCommandsExist(t *testing.T) {
-	app := (&process{}).app()
-	for _, doc := range append(documents(t, "kubernetes/relay.yaml"), documents(t, "kubernetes/setup.yaml")...) {
-		spec, _ := doc["spec"].(map[string]any)
-		template, _ := spec["template"].(map[string]any)
-		pod, _ := template["spec"].(map[string]any)
-		containers, _ := pod["containers"].([]any)
-		for _, container := range containers {
-			args := container.(map[string]any)["args"].([]any)
-			if app.Command(args[0].(string)) == nil {
-				t.Errorf("deploy/kubernetes: there is no command %v", args[0])
-			}
-		}
-	}
-}
-
 // Every metric named in the docs and in deploy/ exists. The docs also have parts of names.
 func TestNamedMetricsExist(t *testing.T) {
 	names := registered(t)

@@ -33,7 +33,15 @@ func blocks(t *testing.T, page, language string) []string {
 // Each command on the pages, also within a sentence, and in deploy/ exists and accepts the flags given there.
 func TestDocumentedCommandsExist(t *testing.T) {
 	app, namedIn := (&process{}).app(), regexp.MustCompile("`(?:cdc-relay )?([a-z]+ [^`]*--[^`]*)`")
-	texts := deployed(t)
+	texts, args := deployed(t), regexp.MustCompile(`args: \["(\w+)", (.*)\]`)
+	for manifest, text := range texts {
+		for _, m := range args.FindAllStringSubmatch(text, -1) {
+			texts[manifest] += "\ncdc-relay " + m[1] + " " + strings.NewReplacer(`"`, "", ",", "").Replace(m[2])
+			if app.Command(m[1]) == nil {
+				t.Errorf("deploy/%s: there is no command %s", manifest, m[1])
+			}
+		}
+	}
 	for page, text := range pages(t) {
 		texts[page] = strings.Join(codeOf(text, "sh"), "\n")
 		for _, command := range namedIn.FindAllStringSubmatch(text, -1) {
