@@ -40,9 +40,7 @@ func TestCheckPassesAHealthySetup(t *testing.T) {
 		t.Errorf("with --all: got %s", all.stdout)
 	}
 	r = cdcRelay(t, env, "check", "--strict")
-	if want(t, r, exitFailed); !strings.HasPrefix(r.stderr, "cdc-relay: check: ") || !strings.Contains(r.stderr, " warnings, ") {
-		t.Errorf("with --strict: got %s", r.stderr)
-	}
+	wantError(t, r, "cdc-relay: check: ", " warnings, ")
 }
 
 // A standby knows neither relays nor their locks and slots: no command looks or writes there. Check examines the host
@@ -110,11 +108,8 @@ func TestCheckReportsProblemsWithTheirFix(t *testing.T) {
 	env := checked(t)
 	want(t, cdcRelay(t, env, "teardown", "--yes"), exitDone)
 	r := cdcRelay(t, env, "check")
-	want(t, r, exitFailed)
+	wantError(t, r, "cdc-relay: check: 2 critical, ")
 	wantTexts(t, r.stdout, "critical  publication", "CREATE PUBLICATION")
-	if !strings.HasPrefix(r.stderr, "cdc-relay: check: 2 critical, ") {
-		t.Errorf("got %s", r.stderr)
-	}
 	// A relay that does not stream has no problem.
 	wantOutput(t, cdcRelay(t, env, "check", "--all", "--mode", "poll"), "--mode poll needs no streaming")
 }
@@ -202,9 +197,7 @@ func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
 			t.Errorf("not done: %s\n%s", repair, run.stdout)
 		}
 	}
-	if n := query[int](t, conn, "SELECT count(*)::int FROM pg_publication_tables WHERE pubname = $1 AND tablename = 'other'", slot); n != 1 {
-		t.Error("the other table was taken out of the publication")
-	}
+	wantValue(t, conn, 1, "SELECT count(*)::int FROM pg_publication_tables WHERE pubname = $1 AND tablename = 'other'", slot)
 	if left := check("--fix"); !strings.Contains(left.stdout, "nothing that --fix repairs") {
 		t.Errorf("objects are left: %s", left.stdout)
 	}

@@ -122,15 +122,12 @@ func TestConsoleChangesOneWaitingMessage(t *testing.T) {
 	}
 	_, at := startConsole(t, env, "--allow-changes")
 	const move, remove = "Move to dead letters and let the key go on…", `<button class="danger">Delete…</button>`
-	_, first := fetch(t, http.MethodGet, at+"/message?id=1", nil)
-	wantTexts(t, first, move, remove, "Resend now…")
-	if _, behind := fetch(t, http.MethodGet, at+"/message?id=2", nil); strings.Contains(behind, move) {
+	wantPage(t, at+"/message?id=1", http.StatusOK, move, remove, "Resend now…")
+	if behind := wantPage(t, at+"/message?id=2", http.StatusOK, remove); strings.Contains(behind, move) {
 		t.Errorf("the message behind another one:\n%s", behind)
 	}
 	for query, status := range map[string]int{"do=bury": 400, "do=delete": 400, "do=delete&routing-key=orders": 400, "do=delete&id=99": 200} {
-		if got, body := fetch(t, http.MethodGet, at+"/change?"+query, nil); got != status {
-			t.Errorf("%s: status %d\n%s", query, got, body)
-		}
+		wantPage(t, at+"/change?"+query, status)
 	}
 	if status, body := fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"delete"}, "shown": {"4"}}); status != http.StatusBadRequest {
 		t.Errorf("without an id: status %d\n%s", status, body)
@@ -138,13 +135,9 @@ func TestConsoleChangesOneWaitingMessage(t *testing.T) {
 	const gone = "<strong>1 waiting message</strong> would be deleted for good"
 	changes := func(selected, says, left string, asks ...string) {
 		t.Helper()
-		_, question := fetch(t, http.MethodGet, at+"/change?"+selected, nil)
-		wantTexts(t, question, asks...)
-		_, body := confirm(t, at, question)
+		_, body := confirm(t, at, wantPage(t, at+"/change?"+selected, http.StatusOK, asks...))
 		wantTexts(t, body, says)
-		if got := query[string](t, db, `SELECT string_agg(id::text, ' ' ORDER BY id) FROM outbox`); got != left {
-			t.Errorf("%s: %s are left, want %s", selected, got, left)
-		}
+		wantValue(t, db, left, `SELECT string_agg(id::text, ' ' ORDER BY id) FROM outbox`)
 	}
 	changes("do=bury&id=1", "moved 1 message to the dead letters", "2 3 4",
 		"<strong>1 waiting message</strong> would become a dead letter", "<p>1 message waits behind these in their ordering keys.</p>")
@@ -154,9 +147,7 @@ func TestConsoleChangesOneWaitingMessage(t *testing.T) {
 	other.Close(t.Context())
 	execute(t, db, `UPDATE outbox SET available_at = now() WHERE id = 4`)
 	changes("do=delete&id=4", "may have published it", "2", gone)
-	if dead := query[int](t, db, `SELECT id::int FROM outbox_dead_letter`); dead != 1 {
-		t.Errorf("%d is dead", dead)
-	}
+	wantValue(t, db, 1, `SELECT id::int FROM outbox_dead_letter`)
 }
 
 // A replay inserts copies of exactly the messages that were confirmed.
@@ -166,16 +157,11 @@ func TestConsoleSendsPublishedMessagesAgain(t *testing.T) {
 		(id, created_at, published_at, message_id, attempts, schema_version, routing_key, payload)
 		SELECT i, now(), now(), gen_random_uuid(), 0, 1, 'r' || i % 2, '1' FROM generate_series(1, 5) i`)
 	_, at := startConsole(t, env, "--allow-changes")
-	_, list := fetch(t, http.MethodGet, at+"/published?routing-key=r1", nil)
-	_, question := fetch(t, http.MethodGet, at+submitted(t, list, "/change"), nil)
-	if !strings.Contains(question, "<strong>3 published messages</strong> would be sent again") {
-		t.Fatalf("asked:\n%s", question)
-	}
-	status, body := confirm(t, at, question)
-	copies := query[int](t, db, `SELECT count(*)::int FROM outbox WHERE routing_key = 'r1' AND possible_duplicate`)
-	if status != http.StatusOK || copies != 3 || !strings.Contains(body, "resent 3 messages") {
-		t.Errorf("status %d, %d copies\n%s", status, copies, body)
-	}
+	list := wantPage(t, at+"/published?routing-key=r1", http.StatusOK)
+	question := wantPage(t, at+submitted(t, list, "/change"), http.StatusOK, "<strong>3 published messages</strong> would be sent again")
+	_, body := confirm(t, at, question)
+	wantTexts(t, body, "resent 3 messages")
+	wantValue(t, db, 3, `SELECT count(*) FROM outbox WHERE routing_key = 'r1' AND possible_duplicate`)
 }
 
 // A change ends early only if the console stops.
@@ -227,9 +213,7 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 			test.stop(c, at, func() { disconnect(); <-gone })
 			execute(t, db, `COMMIT`)
 			c.await(t, "console_changed")
-			if left := query[int](t, db, `SELECT count(*)::int FROM outbox_dead_letter`); left != test.left {
-				t.Errorf("%d dead letters are left, want %d", left, test.left)
-			}
+			wantValue(t, db, test.left, `SELECT count(*)::int FROM outbox_dead_letter`)
 			if name == "the console stops" {
 				if code := c.exit(t); code != exitDone {
 					t.Errorf("exit code %d", code)
@@ -319,10 +303,5 @@ func TestConsoleCountsTheCausesThatItDoesNotShow(t *testing.T) {
 		exchange, routing_key, failure_reason)
 		SELECT i, now(), gen_random_uuid(), 6, 1, 'exchange-' || i % 22, 'r', 'nack' FROM generate_series(1, 230) i`)
 	_, at := startConsole(t, env)
-	_, body := fetch(t, http.MethodGet, at+"/dead-letters", nil)
-	for _, want := range []string{"<h2>22 causes, 230 dead letters</h2>", "and 12 more, with 120 dead letters"} {
-		if !strings.Contains(body, want) {
-			t.Errorf("no %q in\n%s", want, body)
-		}
-	}
+	wantPage(t, at+"/dead-letters", http.StatusOK, "<h2>22 causes, 230 dead letters</h2>", "and 12 more, with 120 dead letters")
 }

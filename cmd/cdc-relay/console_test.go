@@ -46,6 +46,17 @@ func fetch(t *testing.T, method, address string, form url.Values, header ...stri
 	return response.StatusCode, string(text)
 }
 
+// wantPage expects that the answer to a GET has this status and these texts, and returns it.
+func wantPage(t *testing.T, address string, status int, wanted ...string) string {
+	t.Helper()
+	got, body := fetch(t, http.MethodGet, address, nil)
+	if got != status {
+		t.Errorf("%s: status %d, want %d", address, got, status)
+	}
+	wantTexts(t, body, wanted...)
+	return body
+}
+
 func TestConsoleShowsEveryPage(t *testing.T) {
 	t.Parallel()
 	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
@@ -101,11 +112,7 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 		return strings.Contains(body, "Queue depth 1") && strings.Contains(body, "<svg") &&
 			strings.Contains(body, `<a href="/waiting?state=retrying" class="tile warning"><span class="what">Retrying</span> <strong>1</strong>`)
 	})
-	status, body := fetch(t, http.MethodGet, at+"/waiting?older-than=x", nil)
-	kept := strings.Contains(body, `name="older-than" value="x" aria-invalid="true"`)
-	if status != http.StatusBadRequest || !strings.Contains(body, "want a duration") || !kept {
-		t.Errorf("a wrong filter: %d\n%s", status, body)
-	}
+	wantPage(t, at+"/waiting?older-than=x", http.StatusBadRequest, "want a duration", `name="older-than" value="x" aria-invalid="true"`)
 	for request, want := range map[string]int{"POST /change": http.StatusForbidden, "GET /change?do=purge": http.StatusForbidden, "GET /etc/passwd": http.StatusNotFound} {
 		method, path, _ := strings.Cut(request, " ")
 		if status, body := fetch(t, method, at+path, url.Values{"do": {"purge"}}); status != want {
@@ -182,26 +189,16 @@ func TestConsoleLinksKeepTheFilter(t *testing.T) {
 		follow(t, at, link, 1)
 	}
 	// A browser submits the names of all fields, also of empty ones.
-	_, body := fetch(t, http.MethodGet, at+"/dead-letters", nil)
-	form := submitted(t, body, "/dead-letters")
+	form := submitted(t, wantPage(t, at+"/dead-letters", http.StatusOK), "/dead-letters")
 	for typed, want := range map[string]int{"": 9, " ": 9, " lead": 1, " ' lead' ": 1, "' lead '": 0, "''": 1, "'": 1} {
 		filled := strings.Replace(form, "routing-key=", "routing-key="+url.QueryEscape(typed), 1)
 		if _, body := fetch(t, http.MethodGet, at+filled, nil); strings.Count(body, `href="/message?id=`) != want {
 			t.Errorf("with routing key %q in the form: want %d rows\n%s", typed, want, body)
 		}
 	}
-	_, body = fetch(t, http.MethodGet, at+"/change?do=purge&exchange=%28default%29", nil)
-	if !strings.Contains(body, "<strong>1 dead letter</strong>") ||
-		!strings.Contains(body, "Which: exchange (default).") {
-		t.Errorf("the change of dead letters to the default exchange:\n%s", body)
-	}
-	_, body = fetch(t, http.MethodGet, at+"/change?do=purge&id=70", nil)
-	if !strings.Contains(body, `<a class="button" href="/message?id=70">Cancel</a>`) {
-		t.Errorf("the way back to a message:\n%s", body)
-	}
-	if status, _ := fetch(t, http.MethodGet, at+"/change?do=purge&older-than=", nil); status != http.StatusBadRequest {
-		t.Errorf("an empty age: %d", status)
-	}
+	wantPage(t, at+"/change?do=purge&exchange=%28default%29", http.StatusOK, "<strong>1 dead letter</strong>", "Which: exchange (default).")
+	wantPage(t, at+"/change?do=purge&id=70", http.StatusOK, `<a class="button" href="/message?id=70">Cancel</a>`)
+	wantPage(t, at+"/change?do=purge&older-than=", http.StatusBadRequest)
 
 	// Failures grouped by a header; dead letters without it are a group, too.
 	execute(t, db, `UPDATE outbox_dead_letter SET exchange = NULL, routing_key = 'celery'`)
@@ -210,13 +207,10 @@ func TestConsoleLinksKeepTheFilter(t *testing.T) {
 	for _, link := range links(t, at, "/", "/dead-letters?header=", len(names)) {
 		follow(t, at, link, 1)
 	}
-	_, body = fetch(t, http.MethodGet, at+"/dead-letters", nil)
-	if strings.Count(body, `<th scope="col">task</th>`) != 1 {
+	if body := wantPage(t, at+"/dead-letters", http.StatusOK); strings.Count(body, `<th scope="col">task</th>`) != 1 {
 		t.Errorf("not one column with the task in\n%s", body)
 	}
-	if status, body := fetch(t, http.MethodGet, at+"/waiting?header=task", nil); status != http.StatusBadRequest || !strings.Contains(body, "NAME=PATTERN") {
-		t.Errorf("a wrong filter: %d\n%s", status, body)
-	}
+	wantPage(t, at+"/waiting?header=task", http.StatusBadRequest, "NAME=PATTERN")
 }
 
 // submitted returns the URL that the browser opens when the user submits the first form with this action, with the
@@ -330,8 +324,5 @@ func TestUnreadableFiltersAreTheMistakeOfTheRequest(t *testing.T) {
 			t.Errorf("%.100s: status %d, want %d\n%s", path, got, status, body)
 		}
 	}
-	_, body := fetch(t, http.MethodGet, at+"/waiting?routing-key="+url.QueryEscape("orders.%"), nil)
-	if !strings.Contains(body, "the % in &#34;orders.%&#34; is no wildcard") {
-		t.Errorf("a filter with a wildcard:\n%s", body)
-	}
+	wantPage(t, at+"/waiting?routing-key=orders.%25", http.StatusOK, "the % in &#34;orders.%&#34; is no wildcard")
 }

@@ -31,10 +31,7 @@ func TestTheDemoServesTheConsole(t *testing.T) {
 		address = strings.TrimPrefix(first, "console: ")
 		return strings.Contains(rest, " arrived after ")
 	}, demo.stdout.String)
-	status, body := fetch(t, "GET", address, nil)
-	if status != 200 || !strings.Contains(body, "public.outbox") {
-		t.Errorf("%d %s", status, body)
-	}
+	wantPage(t, address, 200, "public.outbox")
 	demo.signal(t, syscall.SIGINT)
 	if code := demo.exit(t); code != exitDone {
 		t.Errorf("exit code %d: %s", code, demo.stdout)
@@ -134,9 +131,7 @@ func TestASignalAnswersAQuestionWithNo(t *testing.T) {
 			_ = typing.Close()
 		})
 	}
-	if left := query[int](t, conn, "SELECT count(*) FROM outbox_dead_letter"); left != 1 {
-		t.Errorf("%d dead letters are left", left)
-	}
+	wantValue(t, conn, 1, "SELECT count(*) FROM outbox_dead_letter")
 }
 
 // A transaction that is open keeps Postgres from creating the slot. It ends when the person has been told.

@@ -127,13 +127,9 @@ func TestCommandsOfTheAdoptPageRun(t *testing.T) {
 	if got != "shop.add5other,stays" {
 		t.Errorf("old dead letters: got %s", got)
 	}
-	if got := query[string](t, conn, `SELECT (SELECT count(*) FROM events) || ' ' || (SELECT count(*) FROM outboxevent)`); got != "1 1" {
-		t.Errorf("%s rows are left in the tables, want the one after --undo and the one that was sent", got)
-	}
+	wantValue(t, conn, "1 1", `SELECT (SELECT count(*) FROM events) || ' ' || (SELECT count(*) FROM outboxevent)`)
 	runCommands(t, env, "adopt.md", "cdc-relay adopt --from events") // the page: a second adoption takes what --undo left
-	if n := query[int](t, conn, "SELECT count(*) FROM events"); n != 0 {
-		t.Errorf("%d rows are left after the second adoption", n)
-	}
+	wantValue(t, conn, 0, "SELECT count(*) FROM events")
 }
 
 // The commands, the SQL and the Go of the testing page run as written; the Go code is that of the package's examples.
@@ -151,17 +147,13 @@ func TestCommandsOfTheTestingPageRun(t *testing.T) {
 			t.Fatalf("no SELECT and ROLLBACK in %s", sql)
 		}
 		execute(t, conn, begin)
-		if got := query[string](t, conn, `SELECT string_agg(routing_key || ' ' || payload, ',') FROM (SELECT `+read+`) r`); got != `orders.confirmed {"order_id": 42}` {
-			t.Errorf("got %s", got)
-		}
+		wantValue(t, conn, `orders.confirmed {"order_id": 42}`, `SELECT string_agg(routing_key || ' ' || payload, ',') FROM (SELECT `+read+`) r`)
 		execute(t, conn, end)
 	}
 	if ran := runCommands(t, env, "testing.md", "cdc-relay "); ran != 4 {
 		t.Fatalf("%d commands", ran)
 	}
-	if n := query[int](t, conn, `SELECT count(*) FROM outbox`); n != 0 {
-		t.Errorf("%d rows are left", n)
-	}
+	wantValue(t, conn, 0, `SELECT count(*) FROM outbox`)
 	examples, err := os.ReadFile("../../outboxtest/example_test.go")
 	must(t, err)
 	unindented := regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(string(examples), "")
@@ -215,21 +207,16 @@ func TestCommandsOfTheRecipesRun(t *testing.T) {
 	for range 2 { // the unique index rejects the second one
 		execute(t, conn, `INSERT INTO outbox (routing_key, payload, headers) VALUES ('claim', json_build_object('x', repeat('x', 1200000)), '{"once": 7}') ON CONFLICT DO NOTHING`)
 	}
-	if n := query[int](t, conn, "SELECT count(*) FROM outbox"); n != 5 {
-		t.Errorf("%d messages, want those for Protobuf, CloudEvents, LavinMQ, a unique key and a large body", n)
-	}
+	// Those for Protobuf, CloudEvents, LavinMQ, a unique key and a large body.
+	wantValue(t, conn, 5, "SELECT count(*) FROM outbox")
 	claimed := `SELECT count(*) FROM outbox JOIN large_bodies b ON payload ->> 'claim' = b.message_id::text WHERE length(body ->> 'x') = 1200000`
-	if n := query[int](t, conn, claimed); n != 1 {
-		t.Errorf("%d large bodies are in their table", n)
-	}
+	wantValue(t, conn, 1, claimed)
 	for _, begins := range []string{"cdc-relay setup", "cdc-relay resend --state published"} {
 		if ran := runCommands(t, env, "recipes.md", begins); ran != 1 {
 			t.Errorf("%d commands begin with %s", ran, begins)
 		}
 	}
-	if n := query[int](t, conn, "SELECT count(*) FROM billing.outbox"); n != 0 {
-		t.Errorf("%d messages in the second outbox", n)
-	}
+	wantValue(t, conn, 0, "SELECT count(*) FROM billing.outbox")
 	execute(t, conn, rename)
 	wantOutput(t, cdcRelay(t, env, "setup", "--table", "messages"), "version 1, nothing to do")
 	wantOutput(t, cdcRelay(t, env, "drain", "--table", "messages", "--publisher", "stdout"), "shop.order.created")

@@ -67,12 +67,8 @@ func TestUnansweredMessagesGoToTheNextHandler(t *testing.T) {
 	if leaked, err := os.ReadFile(filepath.Join(folder, "leaked")); err != nil || len(leaked) > 0 {
 		t.Errorf("the handler sees %s, %v", leaked, err)
 	}
-	if got := query[string](t, conn, `SELECT routing_key || ' ' || attempts || ' ' || last_error || ' ' || (available_at > now() + interval '19 hours')::text FROM outbox`); got != "busy 1 handler_rejected: busy true" {
-		t.Errorf("the rejected row is %s", got)
-	}
-	if got := query[string](t, conn, `SELECT failure_reason FROM outbox_dead_letter`); got != "handler_impossible" {
-		t.Errorf("the impossible one is dead for %s", got)
-	}
+	wantValue(t, conn, "busy 1 handler_rejected: busy true", `SELECT routing_key || ' ' || attempts || ' ' || last_error || ' ' || (available_at > now() + interval '19 hours')::text FROM outbox`)
+	wantValue(t, conn, "handler_impossible", `SELECT failure_reason FROM outbox_dead_letter`)
 	for _, command := range []string{"drain", "check"} {
 		wantUsage(t, cdcRelay(t, env, command, "--publisher", "exec", "--", "/nowhere/handler"), `--publisher exec: exec: "/nowhere/handler": stat /nowhere/handler: no such file or directory`)
 	}
@@ -94,15 +90,11 @@ func TestDrainRejectsAMessageThatEndsTheHandler(t *testing.T) {
 	}
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT unnest('{poison,poison,good,good,good}'::text[]), '1'`)
 	drain(map[string]any{"published": 3.0, "rejected": 2.0, "dead_lettered": 0.0})
-	if got := query[string](t, conn, `SELECT string_agg(routing_key || attempts || (available_at > now()), ' ') FROM outbox`); got != "poison1true poison1true" {
-		t.Errorf("left: %s", got)
-	}
+	wantValue(t, conn, "poison1true poison1true", `SELECT string_agg(routing_key || attempts || (available_at > now()), ' ') FROM outbox`)
 	execute(t, conn, `UPDATE outbox SET available_at = NULL`)
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('good', '1')`)
 	drain(map[string]any{"published": 1.0, "rejected": 2.0, "dead_lettered": 2.0}, "--max-retries", "1")
-	if got := query[string](t, conn, `SELECT string_agg(DISTINCT failure_reason || attempts, ' ') FROM outbox_dead_letter`); got != "retries_exhausted2" {
-		t.Errorf("dead letters: %s", got)
-	}
+	wantValue(t, conn, "retries_exhausted2", `SELECT string_agg(DISTINCT failure_reason || attempts, ' ') FROM outbox_dead_letter`)
 }
 
 // Without another message, nothing shows that the handler works at all.
@@ -114,9 +106,7 @@ func TestDrainSaysWhyAHandlerThatOnlyEndsLeavesRows(t *testing.T) {
 	env["CDC_RELAY_SEND_TIMEOUT"] = "2s"
 	r := cdcRelay(t, env, "drain", "--publisher", "exec", "--", handler)
 	wantError(t, r, "due rows remain in public.outbox: 1 or more, the first has id 1: the publisher is connecting: the handler has ended: exit status 4")
-	if got := query[string](t, conn, `SELECT routing_key || attempts FROM outbox`); got != "poison0" {
-		t.Errorf("left: %s", got)
-	}
+	wantValue(t, conn, "poison0", `SELECT routing_key || attempts FROM outbox`)
 }
 
 // A handler answers "unknown" for every message, with and without a key.
@@ -136,9 +126,7 @@ func TestDrainEndsIfNoOutcomeIsKnown(t *testing.T) {
 		r := cdcRelay(t, env, "drain", "--publisher", "exec", "--json", "--", handler)
 		wantJSON(t, r, exitFailed, map[string]any{"published": test.published, "rejected": 0.0, "dead_lettered": 0.0})
 		wantTexts(t, r.stderr, "for 3s no message was confirmed or rejected")
-		if got := query[string](t, conn, `SELECT string_agg(routing_key || attempts, ' ') FROM outbox`); got != "bad0" {
-			t.Errorf("left: %s", got)
-		}
+		wantValue(t, conn, "bad0", `SELECT string_agg(routing_key || attempts, ' ') FROM outbox`)
 		execute(t, conn, `DELETE FROM outbox`)
 	}
 }

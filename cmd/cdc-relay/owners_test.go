@@ -236,9 +236,7 @@ func TestCommandsOfASuperuserRunNobodyElsesFunctions(t *testing.T) {
 	running.stopsWell(t)
 	console, at := startConsole(t, env)
 	for _, page := range []string{"/", "/waiting", "/keys", "/dead-letters", "/published", "/message?id=1", "/tail", "/check"} {
-		if status, body := fetch(t, http.MethodGet, at+page, nil); status != http.StatusOK {
-			t.Errorf("%s: %d, %s", page, status, body)
-		}
+		wantPage(t, at+page, http.StatusOK)
 	}
 	console.stopsWell(t)
 	run(

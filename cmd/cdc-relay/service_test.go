@@ -208,9 +208,7 @@ func TestDemoStoppedByCtrlCLeavesNoRow(t *testing.T) {
 	if code := demo.exit(t); code != exitDone || !strings.Contains(demo.stdout.String(), " sent, 0 arrived\n") {
 		t.Errorf("exit code %d\n%s", code, demo.stdout)
 	}
-	if left := query[int](t, conn, "SELECT count(*) FROM outbox"); left != 0 {
-		t.Errorf("%d rows are left", left)
-	}
+	wantValue(t, conn, 0, "SELECT count(*) FROM outbox")
 }
 
 // A relay that cannot write ends with the error, and deletes no unwritten message.
@@ -240,9 +238,7 @@ func TestAnOutputThatFailsStopsTheRelay(t *testing.T) {
 				if code := relay.exit(t); code != exitFailed {
 					t.Errorf("exit code %d", code)
 				}
-				if got := query[string](t, conn, "SELECT string_agg(routing_key || attempts, ' ') FROM outbox"); got != "k0 k0 k0" {
-					t.Errorf("left: %s", got)
-				}
+				wantValue(t, conn, "k0 k0 k0", "SELECT string_agg(routing_key || attempts, ' ') FROM outbox")
 			})
 		}
 	}
@@ -269,9 +265,7 @@ func TestDrainWaitsForAReaderThatPauses(t *testing.T) {
 	if code := relay.exit(t); code != exitDone {
 		t.Errorf("exit code %d", code)
 	}
-	if left := query[int](t, conn, "SELECT count(*) FROM outbox"); left != 0 {
-		t.Errorf("%d rows are left", left)
-	}
+	wantValue(t, conn, 0, "SELECT count(*) FROM outbox")
 }
 
 // The row of the line that the reader has not taken stays. The next leader marks it.
@@ -300,9 +294,7 @@ func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
 			if code := relay.exit(t); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
 			}
-			if got := query[string](t, conn, "SELECT string_agg(routing_key || attempts, ' ') FROM outbox"); got != "k0" {
-				t.Errorf("left: %s", got)
-			}
+			wantValue(t, conn, "k0", "SELECT string_agg(routing_key || attempts, ' ') FROM outbox")
 		})
 	}
 }

@@ -39,10 +39,8 @@ func TestPrintedGrantsAreSufficientAndMinimal(t *testing.T) {
 			relay: "outbox DELETE, outbox SELECT, outbox UPDATE, outbox_dead_letter INSERT, outbox_dead_letter SELECT, outbox_migrations SELECT, outbox_migrations UPDATE, outbox_relay DELETE, outbox_relay INSERT, outbox_relay SELECT, outbox_relay UPDATE",
 			app:   "",
 		} {
-			if got := query[string](t, conn, `SELECT coalesce(string_agg(table_name || ' ' || privilege_type, ', ' ORDER BY table_name, privilege_type), '')
-				FROM information_schema.role_table_grants WHERE grantee = $1`, role); got != granted {
-				t.Errorf("%s: granted is %s, needed is %s", role, got, granted)
-			}
+			wantValue(t, conn, granted, `SELECT coalesce(string_agg(table_name || ' ' || privilege_type, ', ' ORDER BY table_name, privilege_type), '')
+				FROM information_schema.role_table_grants WHERE grantee = $1`, role)
 		}
 		for privilege, columns := range map[string][]string{"INSERT": schema.Insert(), "SELECT": {"id", "message_id"}} {
 			slices.Sort(columns)
@@ -87,9 +85,7 @@ func TestSetupCreatesFunctionsAndGrantsThem(t *testing.T) {
 	execute(t, conn, "DROP FUNCTION outbox_await")
 	wantOutput(t, cdcRelay(t, env, "setup", "--functions"), made)
 	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "dropped tables")
-	if n := query[int](t, conn, "SELECT count(*) FROM pg_proc WHERE proname ~ '^outbox_'"); n != 0 {
-		t.Errorf("%d functions are left", n)
-	}
+	wantValue(t, conn, 0, "SELECT count(*) FROM pg_proc WHERE proname ~ '^outbox_'")
 }
 
 // A new table in place of one that was renamed or moved would strand its messages. The hint brings them back.
@@ -133,15 +129,9 @@ func TestATableThatMovedIsNotCreatedAgain(t *testing.T) {
 			tables := "SELECT string_agg(oid::regclass::text, ' ' ORDER BY oid) FROM pg_class WHERE relkind = 'r' AND relname ~ 'outb|dead|messages'"
 			found := query[string](t, conn, tables)
 			for _, args := range [][]string{{"setup"}, {"run", "--setup", "--publisher", "stdout"}} {
-				r := cdcRelay(t, env, args...)
-				want(t, r, exitFailed)
-				if !strings.Contains(r.stderr, test.hint) {
-					t.Errorf("%v: got %s", args, r.stderr)
-				}
+				wantError(t, cdcRelay(t, env, args...), test.hint)
 			}
-			if now := query[string](t, conn, tables); now != found {
-				t.Errorf("there are tables %s, were %s", now, found)
-			}
+			wantValue(t, conn, found, tables)
 			if sql := strings.HasPrefix(test.hint, "ALTER"); sql && !strings.HasPrefix(name, "all") {
 				execute(t, conn, test.hint)
 				wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do")
@@ -181,9 +171,7 @@ func TestAPublicationOfAllTablesStopsNothing(t *testing.T) {
 			execute(t, conn, "DELETE FROM outbox_published; INSERT INTO outbox_p SELECT (json_populate_record(NULL::outbox_p, '{\"id\": 1, \"created_at\": \"2020-01-01Z\", "+
 				"\"published_at\": \"2020-01-01Z\", \"message_id\": \"00000000-0000-0000-0000-000000000000\", \"attempts\": 0, \"schema_version\": 1, \"routing_key\": \"r\"}')).*")
 			execute(t, conn, "SELECT outbox_rotate(interval '1 h')")
-			if n := query[int](t, conn, "SELECT count(*) FROM outbox_published"); n != 0 {
-				t.Errorf("%d messages are left in the history", n)
-			}
+			wantValue(t, conn, 0, "SELECT count(*) FROM outbox_published")
 			want(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), exitDone)
 		})
 	}
@@ -200,7 +188,5 @@ func TestAPublicationThatForbidsDeletesIsNamed(t *testing.T) {
 	execute(t, conn, "ALTER PUBLICATION other SET (publish = 'insert')")
 	await.Until(t, "the message has left", func() bool { return query[int](t, conn, "SELECT count(*) FROM outbox") == 0 })
 	relay.stopsWell(t)
-	if n := query[int](t, conn, "SELECT count(*) FROM outbox_dead_letter"); n != 0 {
-		t.Errorf("%d dead letters", n)
-	}
+	wantValue(t, conn, 0, "SELECT count(*) FROM outbox_dead_letter")
 }

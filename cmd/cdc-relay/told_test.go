@@ -95,13 +95,8 @@ func TestCommandsTakeTheSettingsOfTheRunningRelay(t *testing.T) {
 
 			// A console has them, too.
 			_, at := startConsole(t, lookingAt(env))
-			_, body := fetch(t, http.MethodGet, at+"/message?id=1", nil)
-			if !strings.Contains(body, "again up to 7 times") {
-				t.Errorf("the console shows %s", body)
-			}
-			if _, body = fetch(t, http.MethodGet, at+"/waiting?state=blocked", nil); !strings.Contains(body, `href="/message?id=-3"`) {
-				t.Errorf("the row behind the dead letter is not blocked: %s", body)
-			}
+			wantPage(t, at+"/message?id=1", http.StatusOK, "again up to 7 times")
+			wantPage(t, at+"/waiting?state=blocked", http.StatusOK, `href="/message?id=-3"`) // behind the dead letter
 
 			// What the user gives counts, and a difference is noted.
 			r := cdcRelay(t, looking, "explain", "1", "--max-retries", "3", "--on-dead-letter", "block")
