@@ -215,9 +215,7 @@ func TestConsoleFinishesAChangeWithoutTheBrowser(t *testing.T) {
 			c.await(t, "console_changed")
 			wantValue(t, db, test.left, `SELECT count(*)::int FROM outbox_dead_letter`)
 			if name == "the console stops" {
-				if code := c.exit(t); code != exitDone {
-					t.Errorf("exit code %d", code)
-				}
+				c.ends(t, exitDone)
 			}
 			<-gone
 		})

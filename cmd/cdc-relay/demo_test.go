@@ -33,9 +33,7 @@ func TestTheDemoServesTheConsole(t *testing.T) {
 	}, demo.stdout.String)
 	wantPage(t, address, 200, "public.outbox")
 	demo.signal(t, syscall.SIGINT)
-	if code := demo.exit(t); code != exitDone {
-		t.Errorf("exit code %d: %s", code, demo.stdout)
-	}
+	demo.ends(t, exitDone)
 	relay.stopsWell(t)
 
 	r := cdcRelay(t, env, "demo", "--console", "--console-listen", "0.0.0.0:0")
@@ -89,9 +87,7 @@ func TestAnInterruptedChangeSaysHowToContinue(t *testing.T) {
 	running.signal(t, os.Interrupt)
 	said := running.await(t, "stopped, with ")
 	running.await(t, "hint: run it again with --after-id ")
-	if code := running.exit(t); code != exitFailed {
-		t.Errorf("exit code %d", code)
-	}
+	running.ends(t, exitFailed)
 	done := copies()
 	if left := show.Number(int64(2000-done)) + " rows left"; !strings.Contains(said, left) {
 		t.Errorf("it says %q, want %s", said, left)

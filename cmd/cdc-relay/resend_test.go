@@ -184,9 +184,7 @@ func TestPublishedMessagesAreFoundShownAndReplayed(t *testing.T) {
 	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders', '3')`)
 	await.Receive(t, "the message arrives", orders)
 	relay.await(t, "outbox_published does not exist")
-	if code := relay.exit(t); code != exitFailed {
-		t.Errorf("exit code %d", code)
-	}
+	relay.ends(t, exitFailed)
 	wantValue(t, db, 1, `SELECT count(*)::int FROM outbox`)
 	wantOutput(t, cdcRelay(t, env, "drain"), "")
 	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "dropped tables")

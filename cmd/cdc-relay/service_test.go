@@ -115,10 +115,13 @@ func (c *command) await(t *testing.T, text string) string {
 	}
 }
 
-func (c *command) exit(t *testing.T) int {
+// ends waits until the process ends, and expects this exit code.
+func (c *command) ends(t *testing.T, code int) {
 	t.Helper()
 	await.Receive(t, "the program ends", c.exited)
-	return c.ProcessState.ExitCode()
+	if got := c.ProcessState.ExitCode(); got != code {
+		t.Errorf("exit code %d, want %d\n%v", got, code, c.stdout)
+	}
 }
 
 func (c *command) signal(t *testing.T, sig os.Signal) {
@@ -130,9 +133,7 @@ func (c *command) signal(t *testing.T, sig os.Signal) {
 func (c *command) stopsWell(t *testing.T) {
 	t.Helper()
 	c.signal(t, syscall.SIGTERM)
-	if code := c.exit(t); code != exitDone {
-		t.Errorf("exit code %d", code)
-	}
+	c.ends(t, exitDone)
 }
 
 func (c *command) httpURL(t *testing.T) string {
@@ -186,9 +187,7 @@ func TestSIGHUPStopsTheRelayGracefully(t *testing.T) {
 		}
 	}
 	relay.signal(t, syscall.SIGHUP)
-	if code := relay.exit(t); code != exitDone {
-		t.Errorf("exit code %d", code)
-	}
+	relay.ends(t, exitDone)
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the liveness file is still there: %v", err)
 	}
@@ -205,9 +204,8 @@ func TestDemoStoppedByCtrlCLeavesNoRow(t *testing.T) {
 		}
 	}
 	demo.signal(t, syscall.SIGINT)
-	if code := demo.exit(t); code != exitDone || !strings.Contains(demo.stdout.String(), " sent, 0 arrived\n") {
-		t.Errorf("exit code %d\n%s", code, demo.stdout)
-	}
+	demo.ends(t, exitDone)
+	wantTexts(t, demo.stdout.String(), " sent, 0 arrived\n")
 	wantValue(t, conn, 0, "SELECT count(*) FROM outbox")
 }
 
@@ -235,66 +233,47 @@ func TestAnOutputThatFailsStopsTheRelay(t *testing.T) {
 				relay := startTo(t, file, env, command, "--mode", "poll", "--publisher", "stdout")
 				_ = file.Close()
 				relay.await(t, test.says)
-				if code := relay.exit(t); code != exitFailed {
-					t.Errorf("exit code %d", code)
-				}
+				relay.ends(t, exitFailed)
 				wantValue(t, conn, "k0 k0 k0", "SELECT string_agg(routing_key || attempts, ' ') FROM outbox")
 			})
 		}
 	}
 }
 
-// A drain waits for its reader as long as that takes.
-func TestDrainWaitsForAReaderThatPauses(t *testing.T) {
-	t.Parallel()
-	env, conn := withTables(t, "--mode", "poll")
-	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', to_json(repeat('x', 1000000)))`) // more than a pipe takes
-	reader, writer, err := os.Pipe()
-	must(t, err)
-	defer reader.Close()
-	relay := startTo(t, writer, env, "drain", "--publisher", "stdout")
-	_ = writer.Close()
-	first := make([]byte, 1)
-	if _, err := reader.Read(first); err != nil { // the write has begun
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(reader)
-	if err != nil || !json.Valid(append(first, text...)) {
-		t.Errorf("read %d bytes, %v", len(text), err)
-	}
-	if code := relay.exit(t); code != exitDone {
-		t.Errorf("exit code %d", code)
-	}
-	wantValue(t, conn, 0, "SELECT count(*) FROM outbox")
-}
-
-// The row of the line that the reader has not taken stays. The next leader marks it.
-func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
+// A relay waits for its reader as long as that takes, until a signal ends it. Then the row of the line that the reader has
+// not taken stays. The next leader marks it.
+func TestARelayWaitsForAReaderThatPauses(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		command string
 		signal  os.Signal
 		code    int
-	}{{"drain", syscall.SIGTERM, exitFailed}, {"drain", syscall.SIGINT, exitFailed}, {"run", syscall.SIGTERM, exitDone}} {
+	}{{"drain", nil, exitDone}, {"drain", syscall.SIGTERM, exitFailed}, {"drain", syscall.SIGINT, exitFailed}, {"run", syscall.SIGTERM, exitDone}} {
 		t.Run(fmt.Sprint(test.command, test.signal), func(t *testing.T) {
 			env, conn := withTables(t, "--mode", "poll")
-			execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', to_json(repeat('x', 1000000)))`)
+			execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', to_json(repeat('x', 1000000)))`) // more than a pipe takes
 			reader, writer, err := os.Pipe()
 			must(t, err)
 			defer reader.Close()
 			relay := startTo(t, writer, env, test.command, "--mode", "poll", "--publisher", "stdout", "--shutdown-timeout", "100ms")
 			_ = writer.Close()
-			if _, err := reader.Read(make([]byte, 1)); err != nil { // the write has begun
-				t.Fatal(err)
+			first := make([]byte, 1)
+			_, err = reader.Read(first) // the write has begun
+			must(t, err)
+			left := "k0"
+			if test.signal == nil {
+				text, err := io.ReadAll(reader)
+				if left = ""; err != nil || !json.Valid(append(first, text...)) {
+					t.Errorf("read %d bytes, %v", len(text), err)
+				}
+			} else {
+				relay.signal(t, test.signal)
 			}
-			relay.signal(t, test.signal)
 			if test.code == exitFailed {
 				relay.await(t, "stopped: the other rows wait in the table")
 			}
-			if code := relay.exit(t); code != test.code {
-				t.Errorf("exit code %d, want %d", code, test.code)
-			}
-			wantValue(t, conn, "k0", "SELECT string_agg(routing_key || attempts, ' ') FROM outbox")
+			relay.ends(t, test.code)
+			wantValue(t, conn, left, "SELECT coalesce(string_agg(routing_key || attempts, ' '), '') FROM outbox")
 		})
 	}
 }
@@ -302,19 +281,15 @@ func TestASignalEndsARelayThatWaitsForItsReader(t *testing.T) {
 // A row that nobody could read stays in the table.
 func TestAClosedOutputDeletesNoRow(t *testing.T) {
 	env, conn := withTables(t, "--mode", "poll")
-	executable, err := os.Executable()
-	must(t, err)
+	relay := program(t, env)
 	for _, test := range []struct {
 		output string
 		code   int
 		left   int
 	}{{">&-", exitUsage, 1}, {">/dev/null", exitDone, 0}} {
 		execute(t, conn, `DELETE FROM outbox; INSERT INTO outbox (routing_key, payload) VALUES ('k', '1')`)
-		cmd := exec.CommandContext(await.Context(t), "sh", "-c", `exec "$0" drain --mode poll --publisher stdout `+test.output, executable)
-		cmd.Env = append(os.Environ(), beMain+"=1")
-		for name, value := range env {
-			cmd.Env = append(cmd.Env, name+"="+value)
-		}
+		cmd := exec.CommandContext(await.Context(t), "sh", "-c", `exec "$0" drain --mode poll --publisher stdout `+test.output, relay.Path)
+		cmd.Env = relay.Env
 		output, _ := cmd.CombinedOutput()
 		left := query[int](t, conn, "SELECT count(*)::int FROM outbox")
 		if code := cmd.ProcessState.ExitCode(); code != test.code || left != test.left {

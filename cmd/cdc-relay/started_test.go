@@ -106,7 +106,7 @@ func TestARelayThatIsStoppedWhileItWaitsForPostgresSaysSo(t *testing.T) {
 	relay.await(t, "postgres_down")
 	relay.signal(t, syscall.SIGTERM)
 	relay.await(t, "relay_stopped")
-	relay.exit(t)
+	relay.ends(t, exitDone)
 }
 
 // The relay and the console have addresses of their own, also with the same file. A port in use shows which address a
@@ -142,9 +142,7 @@ func TestSystemdGetsReadinessStatusAndStopping(t *testing.T) {
 	systemdtest.Await(t, said, "STATUS=ready (streaming)")
 	c.signal(t, syscall.SIGTERM)
 	systemdtest.Await(t, said, "STOPPING=1")
-	if code := c.exit(t); code != exitDone {
-		t.Errorf("exit code %d", code)
-	}
+	c.ends(t, exitDone)
 }
 
 // A relay that waits for Postgres counts as started, and reports what it waits for.
