@@ -210,9 +210,7 @@ func TestSystemdRestartsACrashButNotAWrongSetting(t *testing.T) {
 	if regexp.MustCompile(`(?m)^ProcSubset=pid`).MatchString(unit) { // the alert of restarts needs process_start_time_seconds
 		t.Error("the unit hides /proc/stat")
 	}
-	if err := syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}); err != nil { // as LimitCORE
-		t.Fatal(err)
-	}
+	must(t, syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{})) // as LimitCORE
 	env, _ := fresh(t)
 	env["CDC_RELAY_AMQP_URL"], env["GOTRACEBACK"] = services.VHost(t), traceback[1]
 	want(t, cdcRelay(t, env, "setup"), exitDone)

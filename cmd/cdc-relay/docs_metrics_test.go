@@ -54,9 +54,7 @@ func registered(t *testing.T) map[string]bool {
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := r.Run(ctx); err != nil { // releases what New opened
-		t.Fatal(err)
-	}
+	must(t, r.Run(ctx)) // releases what New opened
 	return registry.names
 }
 

@@ -37,9 +37,7 @@ func pseudoTerminal(t *testing.T) (keyboard, screen *os.File) {
 	t.Helper()
 	open := func(name string) *os.File {
 		file, err := os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { _ = file.Close() })
 		return file
 	}
@@ -48,8 +46,6 @@ func pseudoTerminal(t *testing.T) (keyboard, screen *os.File) {
 	if err == nil {
 		err = unix.IoctlSetPointerInt(int(keyboard.Fd()), unix.TIOCSPTLCK, 0)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return keyboard, open(fmt.Sprintf("/dev/pts/%d", number))
 }

@@ -115,9 +115,7 @@ func (s *site) startBrowser() {
 	allocator, stop := chromedp.NewExecAllocator(context.WithoutCancel(s.Context()), options...)
 	browser, closeTab := chromedp.NewContext(allocator)
 	s.Cleanup(func() { closeTab(); stop() })
-	if err := chromedp.Do(browser); err != nil { // it ends with the context of its first step
-		s.Fatal(err)
-	}
+	must(s, chromedp.Do(browser)) // it ends with the context of its first step
 	var cancel context.CancelFunc
 	s.browser, cancel = context.WithTimeout(browser, 10*time.Minute)
 	s.Cleanup(cancel)

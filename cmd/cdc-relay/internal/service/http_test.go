@@ -17,6 +17,7 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/hosts"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/relay"
+	"github.com/cdc-relay/cdc-relay/test/services"
 	"github.com/cdc-relay/cdc-relay/test/systemdtest"
 )
 
@@ -115,17 +116,13 @@ func TestOnlyKnownNamesOfTheRelayAreAnswered(t *testing.T) {
 func TestLivenessFileIsUpdatedWhileLive(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "live")
 	file, err := NewLivenessFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	content := func() string {
 		text, err := os.ReadFile(name)
 		if os.IsNotExist(err) {
 			return ""
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		services.Must(t, err)
 		return string(text)
 	}
 	if got := content(); got != "" {
@@ -180,9 +177,7 @@ func TestOnlyALiveRelayFeedsTheWatchdog(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", socket)
 	t.Setenv("WATCHDOG_USEC", "60000")
 	systemd, err := Supervised()
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	health := &changingHealth{h: relay.Health{Live: true, Ready: true, Role: "streaming"}}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

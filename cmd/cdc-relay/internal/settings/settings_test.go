@@ -13,6 +13,7 @@ import (
 
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/settings"
 	"github.com/cdc-relay/cdc-relay/internal/secret"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // shop are the settings of one command.
@@ -81,18 +82,14 @@ func read(t *testing.T, env map[string]string, args ...string) (shop, *settings.
 		return nil
 	}}
 	app := &cli.App{Commands: []*cli.Command{command}}
-	if err := app.Run(append([]string{"app", "sell"}, args...)); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, app.Run(append([]string{"app", "sell"}, args...)))
 	return target, in, err
 }
 
 func write(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "app.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 

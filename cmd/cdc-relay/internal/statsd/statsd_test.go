@@ -17,9 +17,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cdc-relay/cdc-relay/test/await"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func must(t testing.TB, err error) { t.Helper(); services.Must(t, err) }
 
 // agent is a socket in place of an agent.
 type agent struct {
@@ -30,9 +33,7 @@ type agent struct {
 func newAgent(t *testing.T, network, addr string) agent {
 	t.Helper()
 	conn, err := (&net.ListenConfig{}).ListenPacket(t.Context(), network, addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return agent{t, conn}
 }
@@ -40,9 +41,7 @@ func newAgent(t *testing.T, network, addr string) agent {
 // lines returns the lines of all packets up to the one with the last metric, without the client's container id.
 func (a agent) lines(last string) []string {
 	a.Helper()
-	if err := a.conn.SetReadDeadline(time.Now().Add(await.Hang())); err != nil {
-		a.Fatal(err)
-	}
+	must(a, a.conn.SetReadDeadline(time.Now().Add(await.Hang())))
 	var lines []string
 	packet := make([]byte, 1<<16)
 	for !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, last+":") }) {
@@ -85,9 +84,7 @@ func newRegistered() registered {
 func bridge(t *testing.T, address string, r prometheus.Gatherer, log *slog.Logger) *Bridge {
 	t.Helper()
 	b, err := New(address, r, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -178,14 +175,10 @@ func (a agent) fill() {
 	a.Helper()
 	for full := false; !full; { // a sender has limits of its own
 		conn, err := (&net.Dialer{}).DialContext(a.Context(), "unixgram", a.conn.LocalAddr().String())
-		if err != nil {
-			a.Fatal(err)
-		}
+		must(a, err)
 		a.Cleanup(func() { _ = conn.Close() })
 		for full = true; ; full = false {
-			if err := conn.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
-				a.Fatal(err)
-			}
+			must(a, conn.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)))
 			if _, err := conn.Write([]byte("filler:0|c")); err != nil {
 				break
 			}
