@@ -249,11 +249,6 @@ func TestEveryPageAndActionWorks(t *testing.T) {
 	s.shows("Waiting with this ordering key")
 	s.look("search")
 
-	// The page updates without a reload.
-	s.do(chromedp.Navigate(s.url+"/waiting?routing-key=just.now"), chromedp.WaitVisible("h1"))
-	s.exec(`INSERT INTO outbox (routing_key, payload) VALUES ('just.now', '1')`)
-	s.do(chromedp.WaitVisible(`//td[text()="just.now"]`))
-
 	act := func(path, button, confirm, done string, warned ...string) {
 		t.Helper()
 		s.do(chromedp.Navigate(s.url + path))
@@ -319,8 +314,8 @@ func TestFiltersAreChips(t *testing.T) {
 	s.becomes(`document.querySelectorAll("tbody tr").length === 7 && location.search === "?state=scheduled"`)
 }
 
-// A reader may see times in the zone of the browser, on every page from then on.
-func TestTimesInTheZoneOfTheBrowser(t *testing.T) {
+// A reader chooses the colors and the zone of times for all pages, and stops the updates of one.
+func TestTheSwitchesOfAReader(t *testing.T) {
 	s := newSite(t)
 	s.exec(`INSERT INTO outbox_published (id, created_at, published_at, message_id, attempts, schema_version, routing_key)
 		VALUES (1, now(), '2026-01-02 23:30:00Z', gen_random_uuid(), 0, 1, 'orders.shipped')`)
@@ -332,11 +327,6 @@ func TestTimesInTheZoneOfTheBrowser(t *testing.T) {
 	s.shows("2026-01-03 05:15:00")
 	s.do(chromedp.Click("#zone"))
 	s.shows("2026-01-02 23:30:00Z")
-}
-
-// A reader chooses the colors for all pages, and stops the updates of one.
-func TestTheSwitchesOfAReader(t *testing.T) {
-	s := newSite(t)
 	s.scheme("light")
 	s.do(chromedp.Navigate(s.url+"/waiting"), chromedp.Click("#theme"), chromedp.Click("#theme"), chromedp.Navigate(s.url+"/tail"))
 	s.becomes(`document.getElementById("theme").innerText === "Dark" && getComputedStyle(document.body).backgroundColor === "rgb(15, 19, 22)"`)
