@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -58,73 +59,11 @@ func registered(t *testing.T) map[string]bool {
 	return registry.names
 }
 
-// eventsInCode finds the log events by parsing the program: each name of internal/event with the levels at which it is
-// logged. It rejects lines at INFO and above without an event.
-type eventsInCode struct {
-	t      *testing.T
-	names  map[string]string          // the event of each constant
-	levels map[string]map[string]bool // by event
-	files  *token.FileSet
-}
-
 // levelOf are the functions and types that pass an event to the log, besides the methods of slog.Logger.
 var levelOf = map[string]string{
 	"Info": "INFO", "Warn": "WARN", "Error": "ERROR",
 	"Report": "WARN", "Over": "INFO", "announce": "INFO", // of outagelog.Log and relay.streamer
 	"Change": "WARN", // of replication, logged by relay.streamer
-}
-
-func (e *eventsInCode) read(file *ast.File) {
-	ast.Inspect(file, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.CallExpr:
-			if f, ok := n.Fun.(*ast.SelectorExpr); ok && len(n.Args) > 0 && !isHTTP(f.X) {
-				e.note(levelOf[f.Sel.Name], n.Args)
-				if slices.Contains([]string{"Info", "Warn", "Error"}, f.Sel.Name) && !hasField(n.Args) {
-					e.t.Errorf("%s: this line of the log has no event", e.files.Position(n.Pos()))
-				}
-			}
-		case *ast.CompositeLit:
-			switch of := n.Type.(type) {
-			case *ast.Ident:
-				e.note(levelOf[of.Name], n.Elts)
-			case *ast.SelectorExpr:
-				e.note(levelOf[of.Sel.Name], n.Elts)
-			}
-		}
-		return true
-	})
-}
-
-// isHTTP reports the package net/http: http.Error answers a request, and logs nothing.
-func isHTTP(e ast.Expr) bool {
-	name, ok := e.(*ast.Ident)
-	return ok && name.Name == "http"
-}
-
-func hasField(args []ast.Expr) (found bool) {
-	for _, arg := range args {
-		ast.Inspect(arg, func(n ast.Node) bool {
-			literal, ok := n.(*ast.BasicLit)
-			found = found || ok && literal.Value == `"event"`
-			return !found
-		})
-	}
-	return found
-}
-
-// note records the events among some expressions.
-func (e *eventsInCode) note(level string, args []ast.Expr) {
-	for _, arg := range args {
-		ast.Inspect(arg, func(n ast.Node) bool {
-			if s, ok := n.(*ast.SelectorExpr); ok && level != "" {
-				if of, ok := s.X.(*ast.Ident); ok && of.Name == "event" {
-					e.levels[e.names[s.Sel.Name]][level] = true
-				}
-			}
-			return true
-		})
-	}
 }
 
 // sources returns the files of the program and its packages, without tests, by name.
@@ -164,26 +103,56 @@ func literals(t *testing.T, files *token.FileSet, file *ast.File) map[int]string
 	return all
 }
 
-// loggedEvents returns all events in the code, each with its level.
+// loggedEvents returns all events in the code, each with its levels. It rejects lines at INFO and above without an event.
 func loggedEvents(t *testing.T) (all []string) {
 	t.Helper()
-	e := &eventsInCode{t: t, names: make(map[string]string), levels: make(map[string]map[string]bool), files: token.NewFileSet()}
-	constants, err := parser.ParseFile(e.files, "../../internal/event/event.go", nil, 0)
+	names, levels, files := make(map[string]string), make(map[string]map[string]bool), token.NewFileSet()
+	constants, err := parser.ParseFile(files, "../../internal/event/event.go", nil, 0)
 	must(t, err)
 	ast.Inspect(constants, func(n ast.Node) bool {
 		if v, ok := n.(*ast.ValueSpec); ok {
 			name, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
-			if err != nil || !regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`).MatchString(name) || e.levels[name] != nil {
+			if err != nil || !regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`).MatchString(name) || levels[name] != nil {
 				t.Errorf("%s = %q: want words with _ between them, and each name once", v.Names[0].Name, name)
 			}
-			e.names[v.Names[0].Name], e.levels[name] = name, make(map[string]bool)
+			names["event."+v.Names[0].Name], levels[name] = name, make(map[string]bool)
 		}
 		return true
 	})
-	for _, file := range sources(t, e.files) {
-		e.read(file)
+	for _, file := range sources(t, files) {
+		ast.Inspect(file, func(n ast.Node) bool {
+			var called string
+			var args []ast.Expr
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				called, args = types.ExprString(n.Fun), n.Args
+			case *ast.CompositeLit:
+				called, args = types.ExprString(n.Type), n.Elts
+			}
+			name := called[strings.LastIndex(called, ".")+1:]
+			level, hasEvent := levelOf[name], false
+			if level == "" || len(args) == 0 || called == "http.Error" || called == "settings.Info" { // they log nothing
+				return true
+			}
+			for _, arg := range args {
+				ast.Inspect(arg, func(n ast.Node) bool {
+					if part, ok := n.(ast.Expr); ok {
+						text := types.ExprString(part)
+						hasEvent = hasEvent || text == `"event"`
+						if name := names[text]; name != "" {
+							levels[name][level] = true
+						}
+					}
+					return true
+				})
+			}
+			if !hasEvent && name != called && strings.EqualFold(name, level) { // a method of slog.Logger
+				t.Errorf("%s: this line of the log has no event", files.Position(n.Pos()))
+			}
+			return true
+		})
 	}
-	for name, at := range e.levels {
+	for name, at := range levels {
 		if len(at) == 0 {
 			t.Errorf("internal/event: nothing logs %s", name)
 		}
