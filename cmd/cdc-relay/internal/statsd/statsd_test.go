@@ -178,7 +178,7 @@ func (a agent) fill() {
 		must(a, err)
 		a.Cleanup(func() { _ = conn.Close() })
 		for full = true; ; full = false {
-			must(a, conn.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)))
+			must(a, conn.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
 			if _, err := conn.Write([]byte("filler:0|c")); err != nil {
 				break
 			}
