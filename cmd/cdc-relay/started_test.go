@@ -86,19 +86,6 @@ func TestTheLastLogLineSaysWhyTheRelayStopped(t *testing.T) {
 	}
 }
 
-// TestTheLogSaysThatTheAddressIsInUse: the relay has not started then, and its log is JSON all the same.
-func TestTheLogSaysThatTheAddressIsInUse(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer listener.Close() //nolint:errcheck // the test is over
-	env := environment{"CDC_RELAY_DATABASE_URL": "postgres://shop@127.0.0.1:1/shop", "CDC_RELAY_AMQP_URL": "amqp://127.0.0.1:1"}
-	r := cdcRelay(t, env, "run", "--log-format=json", "--http-addr", listener.Addr().String())
-	want(t, r, exitFailed)
-	if failed := logLines(t, r.stderr)["relay_failed"]; failed == nil || !strings.Contains(failed["error"].(string), "in use") || strings.Count(r.stderr, "\n") != 1 {
-		t.Errorf("the log: %s", r.stderr)
-	}
-}
-
 // TestARelayThatIsStoppedWhileItWaitsForPostgresSaysSo: nothing was published, and the log has its end.
 func TestARelayThatIsStoppedWhileItWaitsForPostgresSaysSo(t *testing.T) {
 	env := environment{"CDC_RELAY_DATABASE_URL": "postgres://shop@127.0.0.1:1/shop", "CDC_RELAY_AMQP_URL": "amqp://127.0.0.1:1", "CDC_RELAY_HTTP_ADDR": ""}
@@ -125,6 +112,11 @@ func TestRunAndConsoleListenWhereTheyAreTold(t *testing.T) {
 			"CDC_RELAY_LOG_FORMAT": "text", "CDC_RELAY_CONFIG": writeFile(t, "relay.yaml", test.file),
 		}
 		wantError(t, cdcRelay(t, env, command), ": listen tcp "+used, "hint: "+test.hint)
+		env["CDC_RELAY_LOG_FORMAT"] = "json" // also before the relay has started
+		r := cdcRelay(t, env, command)
+		if failed := logLines(t, r.stderr)["relay_failed"]; command == "run" && (failed == nil || strings.Count(r.stderr, "\n") != 1) {
+			t.Errorf("the log: %s", r.stderr)
+		}
 	}
 }
 
