@@ -235,63 +235,31 @@ func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 	c, at := startConsole(t, env, "--allow-changes", "--token-file", file, "--login-header", "X-User",
 		"--log-format", "json")
 	ada := strings.Replace(at, "http://", "http://ada:"+token+"@", 1)
-	dead := func() int { return query[int](t, db, `SELECT count(*)::int FROM outbox_dead_letter`) }
-	change := url.Values{"do": {"purge"}, "routing-key": {"dead.0"}}
-	unreadable := ada + "/change?do=purge&routing-key=%zz"
-	status, _ := fetch(t, http.MethodPost, unreadable, url.Values{}, "X-User", "ada")
-	if status != http.StatusBadRequest || dead() != 5 {
-		t.Errorf("an unreadable filter: status %d, %d rows are left", status, dead())
+	// post expects the status, a text and so many dead letters after a change.
+	post := func(user, selected string, form url.Values, status int, says string, dead int) {
+		t.Helper()
+		got, body := fetch(t, http.MethodPost, ada+"/change?"+selected, form, "X-User", user)
+		if left := query[int](t, db, `SELECT count(*)::int FROM outbox_dead_letter`); got != status || left != dead {
+			t.Errorf("%s with %v: status %d, want %d; %d dead letters are left, want %d", selected, form, got, status, left, dead)
+		}
+		wantTexts(t, body, says)
 	}
-	large := url.Values{"routing-key": {strings.Repeat("x", 1<<20)}}
-	status, _ = fetch(t, http.MethodPost, ada+"/change?do=purge", large, "X-User", "ada")
-	if status != http.StatusBadRequest || dead() != 5 {
-		t.Errorf("an unreadable form: status %d, %d rows are left", status, dead())
-	}
-	_, body := fetch(t, http.MethodGet, ada+"/change?"+change.Encode(), nil, "X-User", "ada")
-	if !strings.Contains(body, "2 dead letters</strong> would be deleted for good") ||
-		!strings.Contains(body, `value="dead.0"`) || dead() != 5 {
-		t.Errorf("asked:\n%s", body)
-	}
-	change.Set("shown", "2")
+	post("ada", "do=purge&routing-key=%zz", url.Values{}, http.StatusBadRequest, "", 5)
+	post("ada", "do=purge", url.Values{"routing-key": {strings.Repeat("x", 1<<20)}}, http.StatusBadRequest, "", 5)
+	const purge = "do=purge&routing-key=dead.0"
+	_, body := fetch(t, http.MethodGet, ada+"/change?"+purge, nil, "X-User", "ada")
+	wantTexts(t, body, "2 dead letters</strong> would be deleted for good", `value="dead.0"`)
 	for _, typed := range []string{"", "1", "3", "all", "2x"} {
-		change.Set("typed", typed)
-		status, body = fetch(t, http.MethodPost, ada+"/change", change, "X-User", "ada")
-		if status != http.StatusBadRequest || !strings.Contains(body, "is not 2") || dead() != 5 {
-			t.Errorf("%q was typed: status %d, %d rows are left\n%s", typed, status, dead(), body)
-		}
+		post("ada", purge, url.Values{"shown": {"2"}, "typed": {typed}}, http.StatusBadRequest, "is not 2", 5)
 	}
-	change.Set("typed", " 2 ")
-	_, body = fetch(t, http.MethodPost, ada+"/change", change, "X-User", "ada")
-	if !strings.Contains(body, "deleted 2 dead letters") || dead() != 3 {
-		t.Errorf("purged:\n%s", body)
-	}
-	_, body = fetch(t, http.MethodPost, ada+"/change", url.Values{"do": {"requeue"}, "shown": {"3"}}, "X-User", "ada")
-	if !strings.Contains(body, "resent 3 dead letters") || dead() != 0 {
-		t.Errorf("requeued:\n%s", body)
-	}
-	retry := url.Values{"do": {"retry"}, "id": {"1"}, "shown": {"1"}}
-	scheduled := url.Values{"do": {"retry"}, "state": {"scheduled"}}
-	status, body = fetch(t, http.MethodPost, ada+"/change", scheduled, "X-User", "grace")
-	if status != http.StatusBadRequest {
-		t.Errorf("a retry of a scheduled row: status %d\n%s", status, body)
-	}
-	_, body = fetch(t, http.MethodPost, ada+"/change", retry, "X-User", "grace")
-	waits := query[bool](t, db, `SELECT available_at > now() FROM outbox WHERE id = 1`)
-	if !strings.Contains(body, "made 1 message due now") || waits {
-		t.Errorf("retried:\n%s", body)
-	}
-	for _, words := range [][]string{
-		{`"purge"`, `"ada"`, `"routing key dead.0"`, `"rows":2`},
-		{`"requeue"`, `"ada"`, `"all"`, `"rows":3`},
-		{`"retry"`, `"grace"`, `"id 1"`, `"rows":1`},
-	} {
-		line := c.await(t, "console_changed")
-		for _, word := range words {
-			if !strings.Contains(line, word) {
-				t.Errorf("no %s in %s", word, line)
-			}
-		}
-	}
+	post("ada", purge, url.Values{"shown": {"2"}, "typed": {" 2 "}}, http.StatusOK, "deleted 2 dead letters", 3)
+	post("ada", "do=requeue", url.Values{"shown": {"3"}}, http.StatusOK, "resent 3 dead letters", 0)
+	post("grace", "do=retry&state=scheduled", url.Values{}, http.StatusBadRequest, "", 0)
+	post("grace", "do=retry&id=1", url.Values{"shown": {"1"}}, http.StatusOK, "made 1 message due now", 0)
+	wantValue(t, db, false, `SELECT available_at > now() FROM outbox WHERE id = 1`)
+	wantTexts(t, c.await(t, "console_changed"), `"purge"`, `"ada"`, `"routing key dead.0"`, `"rows":2`)
+	wantTexts(t, c.await(t, "console_changed"), `"requeue"`, `"ada"`, `"all"`, `"rows":3`)
+	wantTexts(t, c.await(t, "console_changed"), `"retry"`, `"grace"`, `"id 1"`, `"rows":1`)
 }
 
 // A page shows ten causes, and counts the others.
