@@ -178,26 +178,20 @@ func TestSetupSaysWhatItMayNotDo(t *testing.T) {
 		}
 	})
 	owns := asRole(t, env, conn, owner)
-	failed := func(r result, says, hint string) {
-		t.Helper()
-		if want(t, r, exitFailed); !strings.Contains(r.stderr, says) || !strings.Contains(r.stderr, "hint: "+hint) {
-			t.Errorf("want %q with hint %q: %s", says, hint, r.stderr)
-		}
-	}
 	missing := "no-" + relay
-	failed(cdcRelay(t, owns, "setup", "--app-role", missing), `role "`+missing+`" of --app-role does not exist`,
-		`CREATE ROLE "`+missing+`" LOGIN PASSWORD '...';  -- as a superuser, or a role with CREATEROLE; then run this again`)
-	failed(cdcRelay(t, owns, "setup", "--relay-role", missing), "of --relay-role does not exist",
-		`CREATE ROLE "`+missing+`" LOGIN REPLICATION PASSWORD '...';  -- as a superuser; then run this again`)
-	failed(cdcRelay(t, owns, "setup", "--relay-role", missing, "--mode", "poll"), "does not exist", `CREATE ROLE "`+missing+`" LOGIN PASSWORD '...';`)
-	failed(cdcRelay(t, owns, "setup"), "role "+owner+" may not replicate", "ALTER ROLE "+owner+" REPLICATION;  -- as a superuser")
+	wantError(t, cdcRelay(t, owns, "setup", "--app-role", missing), `role "`+missing+`" of --app-role does not exist`,
+		`hint: CREATE ROLE "`+missing+`" LOGIN PASSWORD '...';  -- as a superuser, or a role with CREATEROLE; then run this again`)
+	wantError(t, cdcRelay(t, owns, "setup", "--relay-role", missing), "of --relay-role does not exist",
+		`hint: CREATE ROLE "`+missing+`" LOGIN REPLICATION PASSWORD '...';  -- as a superuser; then run this again`)
+	wantError(t, cdcRelay(t, owns, "setup", "--relay-role", missing, "--mode", "poll"), "does not exist", `hint: CREATE ROLE "`+missing+`" LOGIN PASSWORD '...';`)
+	wantError(t, cdcRelay(t, owns, "setup"), "role "+owner+" may not replicate", "hint: ALTER ROLE "+owner+" REPLICATION;  -- as a superuser")
 	if query[bool](t, conn, "SELECT to_regclass('outbox') IS NOT NULL OR EXISTS (SELECT FROM pg_publication)") {
 		t.Error("something was created")
 	}
 
 	execute(t, conn, "ALTER ROLE "+owner+" REPLICATION")
 	r := cdcRelay(t, owns, "setup", "--relay-role", relay)
-	failed(r, "role "+relay+" may not replicate, and only a superuser can change that", "ALTER ROLE "+relay+" REPLICATION;  -- as a superuser")
+	wantError(t, r, "role "+relay+" may not replicate, and only a superuser can change that", "hint: ALTER ROLE "+relay+" REPLICATION;  -- as a superuser")
 	wantTexts(t, r.stdout, `GRANT pg_read_all_stats TO "`+relay+`";  -- as a superuser`)
 	execute(t, conn, "ALTER ROLE "+relay+" REPLICATION; GRANT pg_read_all_stats TO "+relay)
 	wantOutput(t, cdcRelay(t, owns, "setup", "--relay-role", relay), "may run a relay of public.outbox: nothing to do")
@@ -207,8 +201,8 @@ func TestSetupSaysWhatItMayNotDo(t *testing.T) {
 	execute(t, conn, "REVOKE SELECT ON outbox_migrations FROM "+relay)
 	other := newRole(t, conn, "", "LOGIN REPLICATION")
 	execute(t, conn, "GRANT SELECT ON outbox_migrations TO "+other+"; GRANT USAGE ON SCHEMA public TO "+other)
-	failed(cdcRelay(t, asRole(t, env, conn, other), "setup", "--relay-role", relay),
-		"GRANT SELECT, UPDATE ON \"public\".\"outbox_migrations\" TO "+relay+": permission denied", "export CDC_RELAY_DATABASE_URL=postgres://OWNER@")
+	wantError(t, cdcRelay(t, asRole(t, env, conn, other), "setup", "--relay-role", relay),
+		"GRANT SELECT, UPDATE ON \"public\".\"outbox_migrations\" TO "+relay+": permission denied", "hint: export CDC_RELAY_DATABASE_URL=postgres://OWNER@")
 }
 
 // The names of roles are as in the catalog.

@@ -89,63 +89,51 @@ func bridge(t *testing.T, address string, r prometheus.Gatherer, log *slog.Logge
 }
 
 func TestCountersAreSentAsIncrements(t *testing.T) {
-	for _, network := range []string{"udp", "unixgram"} {
-		t.Run(network, func(t *testing.T) {
-			addr := "127.0.0.1:0"
-			if network == "unixgram" {
-				addr = filepath.Join(t.TempDir(), "dsd.socket")
-			}
-			a := newAgent(t, network, addr)
-			addr = a.conn.LocalAddr().String()
-			if network == "unixgram" {
-				addr = "unix://" + addr
-			}
-			r := newRegistered()
-			b := bridge(t, addr+"?prefix=shop&tags=env:test", r, slog.New(slog.DiscardHandler))
-			r.refused.WithLabelValues("nack").Add(3)
-			r.refused.WithLabelValues("a,b|c#d").Add(2)
-			r.refused.WithLabelValues("a_b,c|d").Add(5)
-			r.blocked.Add(1.75)
-			for range 10 {
-				r.latency.Observe(1.5)
-			}
-			b.Send()
-			want := []string{
-				"shop.blocked_seconds:1|c|#env:test",
-				"shop.latency_seconds.avg:1.5|g|#env:test",
-				"shop.latency_seconds.count:10|c|#env:test",
-				"shop.latency_seconds.p50:1.5|g|#env:test",
-				"shop.latency_seconds.p95:1.95|g|#env:test",
-				"shop.latency_seconds.p99:1.99|g|#env:test",
-				"shop.refused:2|c|#env:test,reason:a_b_c_d",
-				"shop.refused:3|c|#env:test,reason:nack",
-				"shop.refused:5|c|#env:test,reason:a_b_c_d",
-				"shop.z:1.5|g|#env:test",
-			}
-			if got := a.lines("shop.z"); !slices.Equal(got, want) {
-				t.Errorf("at first\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-			}
-			r.refused.WithLabelValues("nack").Inc()
-			r.refused.WithLabelValues("a,b|c#d").Inc()
-			r.blocked.Add(0.25)
-			r.latency.Observe(100)
-			b.Send()
-			want = []string{
-				"shop.blocked_seconds:1|c|#env:test",
-				"shop.latency_seconds.avg:100|g|#env:test",
-				"shop.latency_seconds.count:1|c|#env:test",
-				"shop.latency_seconds.p50:4|g|#env:test",
-				"shop.latency_seconds.p95:4|g|#env:test",
-				"shop.latency_seconds.p99:4|g|#env:test",
-				"shop.refused:0|c|#env:test,reason:a_b_c_d",
-				"shop.refused:1|c|#env:test,reason:a_b_c_d",
-				"shop.refused:1|c|#env:test,reason:nack",
-				"shop.z:1.5|g|#env:test",
-			}
-			if got := a.lines("shop.z"); !slices.Equal(got, want) {
-				t.Errorf("then\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-			}
-		})
+	a := newAgent(t, "udp", "127.0.0.1:0")
+	r := newRegistered()
+	b := bridge(t, a.conn.LocalAddr().String()+"?prefix=shop&tags=env:test", r, slog.New(slog.DiscardHandler))
+	r.refused.WithLabelValues("nack").Add(3)
+	r.refused.WithLabelValues("a,b|c#d").Add(2)
+	r.refused.WithLabelValues("a_b,c|d").Add(5)
+	r.blocked.Add(1.75)
+	for range 10 {
+		r.latency.Observe(1.5)
+	}
+	b.Send()
+	want := []string{
+		"shop.blocked_seconds:1|c|#env:test",
+		"shop.latency_seconds.avg:1.5|g|#env:test",
+		"shop.latency_seconds.count:10|c|#env:test",
+		"shop.latency_seconds.p50:1.5|g|#env:test",
+		"shop.latency_seconds.p95:1.95|g|#env:test",
+		"shop.latency_seconds.p99:1.99|g|#env:test",
+		"shop.refused:2|c|#env:test,reason:a_b_c_d",
+		"shop.refused:3|c|#env:test,reason:nack",
+		"shop.refused:5|c|#env:test,reason:a_b_c_d",
+		"shop.z:1.5|g|#env:test",
+	}
+	if got := a.lines("shop.z"); !slices.Equal(got, want) {
+		t.Errorf("at first\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	r.refused.WithLabelValues("nack").Inc()
+	r.refused.WithLabelValues("a,b|c#d").Inc()
+	r.blocked.Add(0.25)
+	r.latency.Observe(100)
+	b.Send()
+	want = []string{
+		"shop.blocked_seconds:1|c|#env:test",
+		"shop.latency_seconds.avg:100|g|#env:test",
+		"shop.latency_seconds.count:1|c|#env:test",
+		"shop.latency_seconds.p50:4|g|#env:test",
+		"shop.latency_seconds.p95:4|g|#env:test",
+		"shop.latency_seconds.p99:4|g|#env:test",
+		"shop.refused:0|c|#env:test,reason:a_b_c_d",
+		"shop.refused:1|c|#env:test,reason:a_b_c_d",
+		"shop.refused:1|c|#env:test,reason:nack",
+		"shop.z:1.5|g|#env:test",
+	}
+	if got := a.lines("shop.z"); !slices.Equal(got, want) {
+		t.Errorf("then\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
