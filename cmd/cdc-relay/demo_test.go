@@ -13,33 +13,8 @@ import (
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/show"
 	"github.com/cdc-relay/cdc-relay/cmd/cdc-relay/internal/terminal"
 	"github.com/cdc-relay/cdc-relay/test/await"
-	"github.com/cdc-relay/cdc-relay/test/services"
 	"github.com/cdc-relay/cdc-relay/test/tabletest"
 )
-
-// demo --console serves the console of the relay while the demo runs, and stops it at the end.
-func TestTheDemoServesTheConsole(t *testing.T) {
-	env, _ := fresh(t)
-	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
-	relay := start(t, env, "run", "--setup", "--log-format", "json")
-	relay.await(t, `"event":"streaming"`)
-	env["CDC_RELAY_CONSOLE_LISTEN"] = "127.0.0.1:0"
-	demo := start(t, env, "demo", "--console", "--rate", "50")
-	var address string
-	await.Until(t, "the demo shows arrivals", func() bool {
-		first, rest, _ := strings.Cut(demo.stdout.String(), "\n")
-		address = strings.TrimPrefix(first, "console: ")
-		return strings.Contains(rest, " arrived after ")
-	}, demo.stdout.String)
-	wantPage(t, address, 200, "public.outbox")
-	demo.signal(t, syscall.SIGINT)
-	demo.ends(t, exitDone)
-	relay.stopsWell(t)
-
-	r := cdcRelay(t, env, "demo", "--console", "--console-listen", "0.0.0.0:0")
-	want(t, r, exitUsage)
-	wantTexts(t, r.stderr, "want an address on loopback")
-}
 
 // onScreen is a command in this process with one terminal, which gets these signals.
 func onScreen(env environment, stdin io.Reader, screen io.Writer, signals chan os.Signal, args ...string) process {

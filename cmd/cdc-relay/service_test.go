@@ -151,11 +151,11 @@ func page(t *testing.T, url string) string {
 
 func TestRunPublishesTheDemoAndStops(t *testing.T) {
 	t.Parallel()
-	env, _ := withTables(t)
+	env, _ := fresh(t)
 	env["CDC_RELAY_AMQP_URL"] = services.VHost(t)
-	relay := start(t, env, "run")
+	relay := start(t, env, "run", "--setup")
 	address := relay.httpURL(t)
-	relay.await(t, `"broker_connected"`)
+	relay.await(t, `"event":"streaming"`)
 
 	r := cdcRelay(t, env, "demo", "--count", "15", "--rate", "100")
 	wantOutput(t, r, "15 sent, 15 arrived; commit to arrival: p50 ")
@@ -171,7 +171,23 @@ func TestRunPublishesTheDemoAndStops(t *testing.T) {
 	if got := page(t, address+"/metrics"); !strings.Contains(got, "\ncdc_relay_messages_published_total 15\n") {
 		t.Errorf("/metrics: %s", got)
 	}
+
+	// demo --console serves the console of the relay while the demo runs, and stops it at the end.
+	env["CDC_RELAY_CONSOLE_LISTEN"] = "127.0.0.1:0"
+	demo := start(t, env, "demo", "--console", "--rate", "50")
+	var console string
+	await.Until(t, "the demo shows arrivals", func() bool {
+		first, rest, _ := strings.Cut(demo.stdout.String(), "\n")
+		console = strings.TrimPrefix(first, "console: ")
+		return strings.Contains(rest, " arrived after ")
+	}, demo.stdout.String)
+	wantPage(t, console, http.StatusOK, "public.outbox")
+	demo.signal(t, syscall.SIGINT)
+	demo.ends(t, exitDone)
 	relay.stopsWell(t)
+	r = cdcRelay(t, env, "demo", "--console", "--console-listen", "0.0.0.0:0")
+	want(t, r, exitUsage)
+	wantTexts(t, r.stderr, "want an address on loopback")
 }
 
 // SIGHUP from a closed terminal ends the relay as SIGTERM does, except under nohup.
