@@ -65,38 +65,30 @@ func TestSetupAndTeardown(t *testing.T) {
 	t.Parallel()
 	env, conn := fresh(t)
 	slot := env["CDC_RELAY_SLOT"]
-	objects := func() [3]bool {
-		return [3]bool{
-			query[bool](t, conn, "SELECT to_regclass('outbox') IS NOT NULL"),
-			query[bool](t, conn, "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1)", slot),
-			query[bool](t, conn, "SELECT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1)", slot),
-		}
-	}
-	wantObjects := func(tables, publication, slot bool) {
+	wantObjects := func(objects string) {
 		t.Helper()
-		if got := objects(); got != [3]bool{tables, publication, slot} {
-			t.Errorf("tables, publication, slot: %v", got)
-		}
+		wantValue(t, conn, objects, `SELECT concat_ws(' ', (SELECT 'tables' WHERE to_regclass('outbox') IS NOT NULL),
+			(SELECT 'publication' FROM pg_publication WHERE pubname = $1), (SELECT 'slot' FROM pg_replication_slots WHERE slot_name = $1))`, slot)
 	}
 	wantOutput(t, cdcRelay(t, env, "setup", "--tables-only"), "created tables public.outbox and public.outbox_dead_letter (version 1)\n")
-	wantObjects(true, false, false)
+	wantObjects("tables")
 	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "\ncreated publication", "\ncreated slot "+slot+"\n", "\nwarning slot max_slot_wal_keep_size: ")
-	wantObjects(true, true, true)
+	wantObjects("tables publication slot")
 	wantOutput(t, cdcRelay(t, env, "setup"), "version 1, nothing to do", "exist, nothing to do")
 	wantOutput(t, cdcRelay(t, env, "setup", "--tables-only"), "version 1, nothing to do")
 
 	for _, answer := range []string{"", "\n", "n\n", "nay", "teardown\n"} {
 		wantError(t, withInput(t, env, answer, "teardown"), "not confirmed: nothing was dropped")
 	}
-	wantObjects(true, true, true)
+	wantObjects("tables publication slot")
 	execute(t, conn, "INSERT INTO outbox (routing_key, payload) VALUES ('k', '{}')")
 	wantError(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "public.outbox has 1 message", "hint: ")
-	wantObjects(true, true, true)
+	wantObjects("tables publication slot")
 	wantOutput(t, withInput(t, env, "y\n", "teardown"), "[y/N] ", "dropped slot "+slot, "dropped publication")
-	wantObjects(true, false, false)
+	wantObjects("tables")
 	execute(t, conn, "DELETE FROM outbox")
 	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "not there", "dropped tables public.outbox and public.outbox_dead_letter")
-	wantObjects(false, false, false)
+	wantObjects("")
 	wantOutput(t, cdcRelay(t, env, "teardown", "--tables", "--yes"), "tables of public.outbox: not there")
 }
 

@@ -147,12 +147,12 @@ func TestConfigShowNamesSources(t *testing.T) {
 	folder := t.TempDir()
 	file, secret := filepath.Join(folder, "relay.yml"), filepath.Join(folder, "url")
 	for name, text := range map[string]string{
-		file:   "# ours\nmax-in-flight: 7\nmax-retries: 3\napp-role: shop\nmanagement-url: http://u:s3cr3t@h:1\ndatabase-url-file: " + secret + "\n",
+		file:   "# ours\nmax-in-flight: 7\nmax-retries: 3\nmanagement-url: http://u:s3cr3t@h:1\ndatabase-url-file: " + secret + "\n",
 		secret: "postgres://relay:s3cr3t@127.0.0.1:1/shop?sslpassword=s3cr3t&sslmode=disable\n",
 	} {
 		must(t, os.WriteFile(name, []byte(text), 0o600))
 	}
-	env := environment{"CDC_RELAY_CONFIG": file, "CDC_RELAY_MAX_RETRIES": "4", "CDC_RELAY_FAILOVER_SLOT": "true", "CDC_RELAY_AMQP_URL": "amqp://u:s3'cr3t@127.0.0.1:1/"}
+	env := environment{"CDC_RELAY_CONFIG": file, "CDC_RELAY_MAX_RETRIES": "4", "CDC_RELAY_AMQP_URL": "amqp://u:s3'cr3t@127.0.0.1:1/"}
 	r := cdcRelay(t, env, "config", "show", "--json", "--slot", "mine")
 	want(t, r, exitDone)
 	var view configView
@@ -171,20 +171,16 @@ func TestConfigShowNamesSources(t *testing.T) {
 		got[s.Name] = text
 	}
 	for name, text := range map[string]string{
-		"config":         "environment CDC_RELAY_CONFIG = " + file,
 		"slot":           "flag --slot = mine",
 		"max-retries":    "environment CDC_RELAY_MAX_RETRIES = 4",
 		"max-in-flight":  "file " + file + ":2 = 7",
-		"app-role":       "file " + file + ":4 = shop",
-		"management-url": "file " + file + ":5 = http://u:***@h:1",
+		"management-url": "file " + file + ":4 = http://u:***@h:1",
 		"database-url":   "file " + secret + " = postgres://relay:***@127.0.0.1:1/shop?sslpassword=***&sslmode=disable",
 		"amqp-url":       "environment CDC_RELAY_AMQP_URL = amqp://u:***@127.0.0.1:1/",
-		"failover-slot":  "environment CDC_RELAY_FAILOVER_SLOT = true",
 		"exchange":       "default = ",
 		"poll-interval":  "default = 1s",
 		"liveness-file":  "default none",
 		"yes":            "",
-		"rate":           "",
 	} {
 		if got[name] != text {
 			t.Errorf("%s: got %q, want %q", name, got[name], text)

@@ -56,28 +56,14 @@ func TestDeployedSettingsExist(t *testing.T) {
 	}
 }
 
-func documents(t *testing.T, name string) []map[string]any {
-	t.Helper()
-	var all []map[string]any
-	decoder := yaml.NewDecoder(strings.NewReader(readDeployed(t, name)))
-	for {
-		var one map[string]any
-		if err := decoder.Decode(&one); err != nil {
-			if len(all) == 0 {
-				t.Fatalf("%s: %v", name, err)
-			}
-			return all
-		}
-		all = append(all, one)
-	}
-}
-
 func TestDeployedAndDocumentedConfigurationIsValid(t *testing.T) {
 	configs := map[string]string{"systemd/config.yaml": readDeployed(t, "systemd/config.yaml")}
 	configs["docs/configuration.md"] = blocks(t, "configuration.md", "yaml")[0]
-	for _, doc := range documents(t, "kubernetes/relay.yaml") {
-		if data, ok := doc["data"].(map[string]any); ok {
-			configs["kubernetes/relay.yaml"] = data["config.yaml"].(string)
+	for object := range strings.SplitSeq(readDeployed(t, "kubernetes/relay.yaml"), "\n---\n") {
+		var settings struct{ Data map[string]string }
+		must(t, yaml.Unmarshal([]byte(object), &settings))
+		if text := settings.Data["config.yaml"]; text != "" {
+			configs["kubernetes/relay.yaml"] = text
 		}
 	}
 	if len(configs) != 3 {

@@ -83,14 +83,11 @@ func firing(t *testing.T, before, now string) (alerts map[string]string, evaluat
 }
 
 func worst(alerts map[string]string) show.Level {
-	severities := slices.Collect(maps.Values(alerts))
-	switch {
-	case slices.Contains(severities, "critical"):
-		return show.Critical
-	case slices.Contains(severities, "warning"):
-		return show.Warning
+	severities := slices.Sorted(maps.Values(alerts))
+	if len(severities) == 0 {
+		return show.Healthy
 	}
-	return show.Healthy
+	return show.Level(severities[0]) // critical is before warning
 }
 
 func keepRows(exec func(sql string)) {
