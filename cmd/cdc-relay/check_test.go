@@ -142,7 +142,6 @@ func TestCheckPrintsDocumentedJSON(t *testing.T) {
 	}
 }
 
-// grantInsert is the statement that lets an application insert messages.
 func grantInsert(role string) string {
 	return "GRANT INSERT (" + strings.Join(schema.Insert(), ", ") + `) ON "public"."outbox" TO "` + role + `";`
 }

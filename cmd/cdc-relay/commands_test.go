@@ -46,7 +46,6 @@ func query[T any](t *testing.T, conn *pgx.Conn, sql string, args ...any) T {
 	return value
 }
 
-// wantValue expects that a query returns this value.
 func wantValue[T comparable](t *testing.T, conn *pgx.Conn, want T, sql string, args ...any) {
 	t.Helper()
 	if got := query[T](t, conn, sql, args...); got != want {

@@ -17,7 +17,6 @@ import (
 	"github.com/cdc-relay/cdc-relay/test/await"
 )
 
-// startConsole starts a console for the database, and returns its URL.
 func startConsole(t *testing.T, env environment, args ...string) (*command, string) {
 	t.Helper()
 	c := start(t, env, append([]string{"console", "--console-listen", "127.0.0.1:0", "--publisher", "stdout"}, args...)...)

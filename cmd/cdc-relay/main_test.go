@@ -20,13 +20,11 @@ func TestMain(m *testing.M) {
 	services.Main(m)
 }
 
-// result is the outcome of a command.
 type result struct {
 	code           int
 	stdout, stderr string
 }
 
-// environment are the environment variables of a command.
 type environment map[string]string
 
 func (e environment) lookup(name string) (string, bool) {

@@ -28,7 +28,6 @@ func gateOf(t *testing.T, access Access) (*gate, *bytes.Buffer) {
 	return c.gate, &log
 }
 
-// gateTest is a request to a gate, and the wanted answer.
 type gateTest struct {
 	what   string
 	host   string // "": localhost
