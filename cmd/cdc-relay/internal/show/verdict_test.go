@@ -14,15 +14,14 @@ import (
 	"github.com/cdc-relay/cdc-relay/outbox"
 	"github.com/cdc-relay/cdc-relay/relay"
 	"github.com/cdc-relay/cdc-relay/relay/metrics"
+	"github.com/cdc-relay/cdc-relay/test/services"
 )
 
 // rules are the alerts with their severity, as deploy/prometheus has them.
 func rules(t *testing.T) (text string, severity map[string]string) {
 	t.Helper()
 	read, err := os.ReadFile("../../../../deploy/prometheus/rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	severity = make(map[string]string)
 	for _, found := range regexp.MustCompile(`(?s)- alert: (\w+)\n.*?severity: (\w+)`).FindAllStringSubmatch(string(read), -1) {
 		severity[found[1]] = found[2]
@@ -47,9 +46,7 @@ func TestTheVerdictHasTheThresholdsOfTheAlerts(t *testing.T) {
 func TestTheVerdictHasTheChaptersOfTheAlerts(t *testing.T) {
 	text, _ := rules(t)
 	runbook, err := os.ReadFile("../../../../docs/runbook.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	services.Must(t, err)
 	headings := strings.ReplaceAll(strings.ToLower(string(runbook)), " ", "-")
 	for is, c := range Conditions() {
 		url := Verdict{}.of(is).Runbook
