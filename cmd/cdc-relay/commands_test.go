@@ -67,7 +67,8 @@ func TestSetupAndTeardown(t *testing.T) {
 	wantObjects := func(objects string) {
 		t.Helper()
 		wantValue(t, conn, objects, `SELECT concat_ws(' ', (SELECT 'tables' WHERE to_regclass('outbox') IS NOT NULL),
-			(SELECT 'publication' FROM pg_publication WHERE pubname = $1), (SELECT 'slot' FROM pg_replication_slots WHERE slot_name = $1))`, slot)
+			(SELECT 'publication' FROM pg_publication WHERE pubname = $1),
+			(SELECT 'slot' FROM pg_replication_slots WHERE slot_name = $1))`, slot)
 	}
 	wantOutput(t, cdcRelay(t, env, "setup", "--tables-only"), "created tables public.outbox and public.outbox_dead_letter (version 1)\n")
 	wantObjects("tables")

@@ -126,10 +126,13 @@ func TestConsoleChangesOneWaitingMessage(t *testing.T) {
 	if behind := wantPage(t, at+"/message?id=2", http.StatusOK, remove); strings.Contains(behind, move) {
 		t.Errorf("the message behind another one:\n%s", behind)
 	}
-	for query, status := range map[string]int{"do=bury": 400, "do=delete": 400, "do=delete&routing-key=orders": 400, "do=delete&id=99": 200} {
+	for query, status := range map[string]int{
+		"do=bury": 400, "do=delete": 400, "do=delete&routing-key=orders": 400, "do=delete&id=99": 200,
+	} {
 		wantPage(t, at+"/change?"+query, status)
 	}
-	if status, body := fetch(t, http.MethodPost, at+"/change", url.Values{"do": {"delete"}, "shown": {"4"}}); status != http.StatusBadRequest {
+	everything := url.Values{"do": {"delete"}, "shown": {"4"}}
+	if status, body := fetch(t, http.MethodPost, at+"/change", everything); status != http.StatusBadRequest {
 		t.Errorf("without an id: status %d\n%s", status, body)
 	}
 	const gone = "<strong>1 waiting message</strong> would be deleted for good"
@@ -140,7 +143,8 @@ func TestConsoleChangesOneWaitingMessage(t *testing.T) {
 		wantValue(t, db, left, `SELECT string_agg(id::text, ' ' ORDER BY id) FROM outbox`)
 	}
 	changes("do=bury&id=1", "moved 1 message to the dead letters", "2 3 4",
-		"<strong>1 waiting message</strong> would become a dead letter", "<p>1 message waits behind these in their ordering keys.</p>")
+		"<strong>1 waiting message</strong> would become a dead letter",
+		"<p>1 message waits behind these in their ordering keys.</p>")
 	changes("do=delete&id=3", "deleted 1 message, never published", "2 4", gone)
 	other := lockRow(t, db, 4)
 	changes("do=delete&id=4", "1 message is locked", "2 4", gone)
@@ -158,7 +162,8 @@ func TestConsoleSendsPublishedMessagesAgain(t *testing.T) {
 		SELECT i, now(), now(), gen_random_uuid(), 0, 1, 'r' || i % 2, '1' FROM generate_series(1, 5) i`)
 	_, at := startConsole(t, env, "--allow-changes")
 	list := wantPage(t, at+"/published?routing-key=r1", http.StatusOK)
-	question := wantPage(t, at+submitted(t, list, "/change"), http.StatusOK, "<strong>3 published messages</strong> would be sent again")
+	question := wantPage(t, at+submitted(t, list, "/change"), http.StatusOK,
+		"<strong>3 published messages</strong> would be sent again")
 	_, body := confirm(t, at, question)
 	wantTexts(t, body, "resent 3 messages")
 	wantValue(t, db, 3, `SELECT count(*) FROM outbox WHERE routing_key = 'r1' AND possible_duplicate`)
@@ -240,7 +245,7 @@ func TestConsoleChangesRowsOnlyAfterLogin(t *testing.T) {
 		t.Helper()
 		got, body := fetch(t, http.MethodPost, ada+"/change?"+selected, form, "X-User", user)
 		if left := query[int](t, db, `SELECT count(*)::int FROM outbox_dead_letter`); got != status || left != dead {
-			t.Errorf("%s with %v: status %d, want %d; %d dead letters are left, want %d", selected, form, got, status, left, dead)
+			t.Errorf("%s: status %d, want %d; %d dead letters are left, want %d", selected, got, status, left, dead)
 		}
 		wantTexts(t, body, says)
 	}
@@ -269,5 +274,6 @@ func TestConsoleCountsTheCausesThatItDoesNotShow(t *testing.T) {
 		exchange, routing_key, failure_reason)
 		SELECT i, now(), gen_random_uuid(), 6, 1, 'exchange-' || i % 22, 'r', 'nack' FROM generate_series(1, 230) i`)
 	_, at := startConsole(t, env)
-	wantPage(t, at+"/dead-letters", http.StatusOK, "<h2>22 causes, 230 dead letters</h2>", "and 12 more, with 120 dead letters")
+	wantPage(t, at+"/dead-letters", http.StatusOK,
+		"<h2>22 causes, 230 dead letters</h2>", "and 12 more, with 120 dead letters")
 }

@@ -109,7 +109,8 @@ func TestConsoleShowsEveryPage(t *testing.T) {
 		return strings.Contains(body, "Queue depth 1") && strings.Contains(body, "<svg") &&
 			strings.Contains(body, `<a href="/waiting?state=retrying" class="tile warning"><span class="what">Retrying</span> <strong>1</strong>`)
 	})
-	wantPage(t, at+"/waiting?older-than=x", http.StatusBadRequest, "want a duration", `name="older-than" value="x" aria-invalid="true"`)
+	wantPage(t, at+"/waiting?older-than=x", http.StatusBadRequest,
+		"want a duration", `name="older-than" value="x" aria-invalid="true"`)
 	for request, want := range map[string]int{"POST /change": http.StatusForbidden, "GET /change?do=purge": http.StatusForbidden, "GET /etc/passwd": http.StatusNotFound} {
 		method, path, _ := strings.Cut(request, " ")
 		if status, body := fetch(t, method, at+path, url.Values{"do": {"purge"}}); status != want {
@@ -168,7 +169,8 @@ func links(t *testing.T, at, page, begin string, n int) (found []string) {
 // A page that shows more rows than its link says would also change them.
 func TestConsoleLinksKeepTheFilter(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll")
-	names := []string{"", " lead", "lead", "''", "'", "a,b", "*.#", `"<b>&=%_\ü`, "\x1b[31m\n"} // a page shows ten groups
+	// A page shows ten groups.
+	names := []string{"", " lead", "lead", "''", "'", "a,b", "*.#", `"<b>&=%_\ü`, "\x1b[31m\n"}
 	for _, name := range names {
 		execute(t, db, `INSERT INTO outbox (routing_key, payload, ordering_key, available_at, attempts, last_error)
 			VALUES ($1, '1', $1, now() + interval '1 hour', 1, 'nack: no')`, name)
@@ -188,7 +190,8 @@ func TestConsoleLinksKeepTheFilter(t *testing.T) {
 			t.Errorf("with routing key %q in the form: want %d rows\n%s", typed, want, body)
 		}
 	}
-	wantPage(t, at+"/change?do=purge&exchange=%28default%29", http.StatusOK, "<strong>1 dead letter</strong>", "Which: exchange (default).")
+	wantPage(t, at+"/change?do=purge&exchange=%28default%29", http.StatusOK,
+		"<strong>1 dead letter</strong>", "Which: exchange (default).")
 	wantPage(t, at+"/change?do=purge&id=70", http.StatusOK, `<a class="button" href="/message?id=70">Cancel</a>`)
 	wantPage(t, at+"/change?do=purge&older-than=", http.StatusBadRequest)
 
@@ -262,10 +265,13 @@ func TestUnreadableFiltersAreTheMistakeOfTheRequest(t *testing.T) {
 	env, db := withTables(t, "--mode", "poll", "--keep-published", "1h")
 	execute(t, db, `INSERT INTO outbox (routing_key, payload) VALUES ('orders.created', '1')`)
 	_, at := startConsole(t, env, "--allow-changes")
-	for _, path := range []string{"/waiting?", "/dead-letters?", "/published?", "/change?do=purge&", "/change?do=requeue&", "/change?do=retry&"} {
+	for _, path := range []string{
+		"/waiting?", "/dead-letters?", "/published?", "/change?do=purge&", "/change?do=requeue&", "/change?do=retry&",
+	} {
 		for _, query := range []string{
-			"routing-key=%00", "exchange=%c3%28", "ordering-key=%ed%a0%80", "older-than=-1h", "newer-than=1000000d", "routingkey=x", "limit=-1",
-			"routing-key=a&routing-key=b", "routing-key=%zz", "state=nothing", "id=1e3%00", "id=9223372036854775808", "x;y=1", "%ff=1",
+			"routing-key=%00", "exchange=%c3%28", "ordering-key=%ed%a0%80", "older-than=-1h", "newer-than=1000000d",
+			"routingkey=x", "limit=-1", "routing-key=a&routing-key=b", "routing-key=%zz", "state=nothing",
+			"id=1e3%00", "id=9223372036854775808", "x;y=1", "%ff=1",
 		} {
 			if body := wantPage(t, at+path+query, http.StatusBadRequest); strings.Contains(body, "SQLSTATE") {
 				t.Errorf("%s%s:\n%s", path, query, body)

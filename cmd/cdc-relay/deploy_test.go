@@ -176,7 +176,7 @@ func TestTheTemplateIsTheUnitWithItsOwnFolder(t *testing.T) {
 }
 
 // systemd does not restart the unit after exit code 2, a wrong setting. Go also exits with 2 if it crashes or the
-// watchdog aborts it. The unit's environment makes that end by a signal instead, after any of which systemd restarts it.
+// watchdog aborts it. The unit's environment makes that end by a signal instead, and systemd restarts it after any.
 func TestSystemdRestartsACrashButNotAWrongSetting(t *testing.T) {
 	unit := readDeployed(t, "systemd/cdc-relay.service")
 	traceback := regexp.MustCompile(`(?m)^Environment=GOTRACEBACK=(.+)$`).FindStringSubmatch(unit)

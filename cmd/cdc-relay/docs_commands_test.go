@@ -147,7 +147,8 @@ func TestCommandsOfTheTestingPageRun(t *testing.T) {
 			t.Fatalf("no SELECT and ROLLBACK in %s", sql)
 		}
 		execute(t, conn, begin)
-		wantValue(t, conn, `orders.confirmed {"order_id": 42}`, `SELECT string_agg(routing_key || ' ' || payload, ',') FROM (SELECT `+read+`) r`)
+		wantValue(t, conn, `orders.confirmed {"order_id": 42}`,
+			`SELECT string_agg(routing_key || ' ' || payload, ',') FROM (SELECT `+read+`) r`)
 		execute(t, conn, end)
 	}
 	if ran := runCommands(t, env, "testing.md", "cdc-relay "); ran != 4 {

@@ -199,9 +199,10 @@ func TestReferencePageMatchesTheFlags(t *testing.T) {
 			if byDefault := defaultOf(s); byDefault != "" {
 				limits = regexp.QuoteMeta(" (`"+byDefault+"`") + `(; [^\n]*?)?\)`
 			}
-			head, usage := regexp.QuoteMeta("- `"+flag+"`"), regexp.QuoteMeta(asMarkdown(s.Usage))
-			if !regexp.MustCompile("^" + head + limits + ": " + usage + "( |$)").MatchString(items[i]) {
-				t.Errorf("docs/configuration.md: want `%s` (`%s`): %s\ngot %s", flag, defaultOf(s), asMarkdown(s.Usage), items[i])
+			head, usage := regexp.QuoteMeta("- `"+flag+"`"), asMarkdown(s.Usage)
+			item := "^" + head + limits + ": " + regexp.QuoteMeta(usage) + "( |$)"
+			if !regexp.MustCompile(item).MatchString(items[i]) {
+				t.Errorf("docs/configuration.md: want `%s` (`%s`): %s\ngot %s", flag, defaultOf(s), usage, items[i])
 			}
 		}
 	}

@@ -21,8 +21,7 @@ func executable(t *testing.T, script string) string {
 	return file
 }
 
-// handlerThat returns a program that does this for each message in $line. It confirms those for which it has not exited or
-// called answer.
+// handlerThat returns a program that has these cases for the routing keys of messages in $line. It confirms others.
 func handlerThat(t *testing.T, does string) string {
 	t.Helper()
 	return executable(t, `#!/bin/sh
@@ -67,7 +66,8 @@ func TestUnansweredMessagesGoToTheNextHandler(t *testing.T) {
 	if leaked, err := os.ReadFile(filepath.Join(folder, "leaked")); err != nil || len(leaked) > 0 {
 		t.Errorf("the handler sees %s, %v", leaked, err)
 	}
-	wantValue(t, conn, "busy 1 handler_rejected: busy true", `SELECT routing_key || ' ' || attempts || ' ' || last_error || ' ' || (available_at > now() + interval '19 hours')::text FROM outbox`)
+	wantValue(t, conn, "busy 1 handler_rejected: busy t",
+		`SELECT concat_ws(' ', routing_key, attempts, last_error, available_at > now() + interval '19 hours') FROM outbox`)
 	wantValue(t, conn, "handler_impossible", `SELECT failure_reason FROM outbox_dead_letter`)
 	for _, command := range []string{"drain", "check"} {
 		wantUsage(t, cdcRelay(t, env, command, "--publisher", "exec", "--", "/nowhere/handler"), `--publisher exec: exec: "/nowhere/handler": stat /nowhere/handler: no such file or directory`)
@@ -90,11 +90,13 @@ func TestDrainRejectsAMessageThatEndsTheHandler(t *testing.T) {
 	}
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) SELECT unnest('{poison,poison,good,good,good}'::text[]), '1'`)
 	drain(map[string]any{"published": 3.0, "rejected": 2.0, "dead_lettered": 0.0})
-	wantValue(t, conn, "poison1true poison1true", `SELECT string_agg(routing_key || attempts || (available_at > now()), ' ') FROM outbox`)
+	wantValue(t, conn, "poison1true poison1true",
+		`SELECT string_agg(routing_key || attempts || (available_at > now()), ' ') FROM outbox`)
 	execute(t, conn, `UPDATE outbox SET available_at = NULL`)
 	execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('good', '1')`)
 	drain(map[string]any{"published": 1.0, "rejected": 2.0, "dead_lettered": 2.0}, "--max-retries", "1")
-	wantValue(t, conn, "retries_exhausted2", `SELECT string_agg(DISTINCT failure_reason || attempts, ' ') FROM outbox_dead_letter`)
+	wantValue(t, conn, "retries_exhausted2",
+		`SELECT string_agg(DISTINCT failure_reason || attempts, ' ') FROM outbox_dead_letter`)
 }
 
 // Without another message, nothing shows that the handler works at all.

@@ -256,15 +256,20 @@ func TestAnOutputThatFailsStopsTheRelay(t *testing.T) {
 	}
 }
 
-// A relay waits for its reader as long as that takes, until a signal ends it. Then the row of the line that the reader has
-// not taken stays. The next leader marks it.
+// A relay waits for its reader as long as that takes, until a signal ends it. Then the row of the line that the reader
+// has not taken stays. The next leader marks it.
 func TestARelayWaitsForAReaderThatPauses(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		command string
 		signal  os.Signal
 		code    int
-	}{{"drain", nil, exitDone}, {"drain", syscall.SIGTERM, exitFailed}, {"drain", syscall.SIGINT, exitFailed}, {"run", syscall.SIGTERM, exitDone}} {
+	}{
+		{"drain", nil, exitDone},
+		{"drain", syscall.SIGTERM, exitFailed},
+		{"drain", syscall.SIGINT, exitFailed},
+		{"run", syscall.SIGTERM, exitDone},
+	} {
 		t.Run(fmt.Sprint(test.command, test.signal), func(t *testing.T) {
 			env, conn := withTables(t, "--mode", "poll")
 			execute(t, conn, `INSERT INTO outbox (routing_key, payload) VALUES ('k', to_json(repeat('x', 1000000)))`) // more than a pipe takes

@@ -183,15 +183,18 @@ func TestSetupSaysWhatItMayNotDo(t *testing.T) {
 		`hint: CREATE ROLE "`+missing+`" LOGIN PASSWORD '...';  -- as a superuser, or a role with CREATEROLE; then run this again`)
 	wantError(t, cdcRelay(t, owns, "setup", "--relay-role", missing), "of --relay-role does not exist",
 		`hint: CREATE ROLE "`+missing+`" LOGIN REPLICATION PASSWORD '...';  -- as a superuser; then run this again`)
-	wantError(t, cdcRelay(t, owns, "setup", "--relay-role", missing, "--mode", "poll"), "does not exist", `hint: CREATE ROLE "`+missing+`" LOGIN PASSWORD '...';`)
-	wantError(t, cdcRelay(t, owns, "setup"), "role "+owner+" may not replicate", "hint: ALTER ROLE "+owner+" REPLICATION;  -- as a superuser")
+	wantError(t, cdcRelay(t, owns, "setup", "--relay-role", missing, "--mode", "poll"), "does not exist",
+		`hint: CREATE ROLE "`+missing+`" LOGIN PASSWORD '...';`)
+	wantError(t, cdcRelay(t, owns, "setup"), "role "+owner+" may not replicate",
+		"hint: ALTER ROLE "+owner+" REPLICATION;  -- as a superuser")
 	if query[bool](t, conn, "SELECT to_regclass('outbox') IS NOT NULL OR EXISTS (SELECT FROM pg_publication)") {
 		t.Error("something was created")
 	}
 
 	execute(t, conn, "ALTER ROLE "+owner+" REPLICATION")
 	r := cdcRelay(t, owns, "setup", "--relay-role", relay)
-	wantError(t, r, "role "+relay+" may not replicate, and only a superuser can change that", "hint: ALTER ROLE "+relay+" REPLICATION;  -- as a superuser")
+	wantError(t, r, "role "+relay+" may not replicate, and only a superuser can change that",
+		"hint: ALTER ROLE "+relay+" REPLICATION;  -- as a superuser")
 	wantTexts(t, r.stdout, `GRANT pg_read_all_stats TO "`+relay+`";  -- as a superuser`)
 	execute(t, conn, "ALTER ROLE "+relay+" REPLICATION; GRANT pg_read_all_stats TO "+relay)
 	wantOutput(t, cdcRelay(t, owns, "setup", "--relay-role", relay), "may run a relay of public.outbox: nothing to do")

@@ -113,9 +113,9 @@ func TestRunAndConsoleListenWhereTheyAreTold(t *testing.T) {
 		}
 		wantError(t, cdcRelay(t, env, command), ": listen tcp "+used, "hint: "+test.hint)
 		env["CDC_RELAY_LOG_FORMAT"] = "json" // also before the relay has started
-		r := cdcRelay(t, env, command)
-		if failed := logLines(t, r.stderr)["relay_failed"]; command == "run" && (failed == nil || strings.Count(r.stderr, "\n") != 1) {
-			t.Errorf("the log: %s", r.stderr)
+		log := cdcRelay(t, env, command).stderr
+		if command == "run" && (logLines(t, log)["relay_failed"] == nil || strings.Count(log, "\n") != 1) {
+			t.Errorf("the log: %s", log)
 		}
 	}
 }

@@ -162,7 +162,8 @@ func TestConsoleAnswersOnlyToItsHostNames(t *testing.T) {
 		"2130706433":               {},
 	} {
 		for i, g := range []*gate{open, withLogin, named} {
-			test := gateTest{what: host, host: host, header: [][2]string{basic("x", someToken), {"X-User", "x"}}, status: 421}
+			test := gateTest{what: host, host: host, status: 421}
+			test.header = [][2]string{basic("x", someToken), {"X-User", "x"}}
 			if want[i] {
 				test.status, test.user = 200, []string{"local user", "x", "x"}[i]
 			}
