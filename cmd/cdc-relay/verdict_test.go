@@ -130,6 +130,16 @@ func TestTheVerdictIsTheSameEverywhere(t *testing.T) {
 			fix:  `unroutable: .*\|.*queue.*\|cdc-relay explain 1`, alerts: "CdcRelayRejections",
 		},
 		{
+			name: "a dead letter blocks a key",
+			args: []string{"--max-retries", "0", "--on-dead-letter", "block"},
+			after: func(exec func(string), _ *services.Proxy) {
+				exec(`INSERT INTO outbox (routing_key, payload, ordering_key) VALUES ('orders.lost', '1', 'customer-7'),
+					('orders.paid', '1', 'customer-7')`)
+			},
+			want: `Needs attention: 1 message of key customer-7 waits behind dead letter 1`,
+			fix:  `\|fix the cause.*\|cdc-relay explain 1`, alerts: "CdcRelayDeadLetters CdcRelayRejections",
+		},
+		{
 			name: "many dead letters, with labels of their own",
 			args: []string{"--max-retries", "0", "--metrics-header", "task", "--metrics-routing-keys", "orders.*"},
 			after: func(exec func(string), _ *services.Proxy) {
