@@ -122,8 +122,8 @@ func TestSettleDoesNotFailUnderSerializableByDefault(t *testing.T) {
 		settled <- err
 	}()
 	await.Until(t, "the delete waits", func() bool {
-		return tabletest.One[bool](f, `SELECT EXISTS (SELECT FROM pg_stat_activity
-			WHERE wait_event_type = 'Lock' AND datname = current_database())`)
+		return tabletest.One[bool](f, `SELECT EXISTS (SELECT FROM pg_locks
+			WHERE NOT granted AND transactionid = pg_current_xact_id()::xid)`)
 	})
 	tabletest.End(t, tx.Commit)
 	if err := <-settled; err != nil {
