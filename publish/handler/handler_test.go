@@ -314,6 +314,23 @@ func TestAFailedWriteLeavesOnlyTheRestUnsent(t *testing.T) {
 	}
 }
 
+// If it ends the handler, no other message is suspected.
+func TestNoMessageIsBesideOneThatMustBeAlone(t *testing.T) {
+	var k publishtest.Maker
+	closed, stdin := io.Pipe()
+	_ = closed.Close()
+	h := &handler{p: newHandler(t, "", time.Minute), stdin: stdin, written: make(chan written, 1)}
+	h.asked, h.alone, h.unsent = k.Many(1, "", "k"), true, k.Many(1, "", "k")
+	if h.write(); h.writing != nil {
+		t.Error("another message is written before its answer")
+	}
+	h.asked = nil
+	if h.write(); h.writing == nil {
+		t.Error("nothing is written after its answer")
+	}
+	<-h.written
+}
+
 func TestNeedsAnExistingProgram(t *testing.T) {
 	for _, command := range [][]string{nil, {"/nowhere/handler"}, {"no-such-program-of-cdc-relay"}} {
 		if _, err := New(Config{Command: command}); err == nil {
