@@ -104,6 +104,17 @@ func TestSettledRowsAreCountedOnceWritten(t *testing.T) {
 	wantSettled(t, registry, 2, 2)
 }
 
+func TestARowThatCannotBeDeletedStopsNoOther(t *testing.T) {
+	i := newInstance(t)
+	r, registry := i.confirmed(3, slog.DiscardHandler)
+	i.exec(`CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'kept'; END $$`)
+	i.exec(`CREATE TRIGGER keep BEFORE DELETE ON outbox FOR EACH ROW WHEN (OLD.id = 2) EXECUTE FUNCTION keep()`)
+	end := r.settle(t)
+	i.await("the others to be settled", func() bool { return r.observer.written.Load() == 2 })
+	end()
+	scrapeOf(t, registry).want(t, "cdc_relay_rows_set_aside_total", 1)
+}
+
 // Ten thousand such rows may be in memory.
 func TestARowSetAsideKeepsNoBody(t *testing.T) {
 	i := newInstance(t)
