@@ -115,6 +115,25 @@ func TestARowThatCannotBeDeletedStopsNoOther(t *testing.T) {
 	scrapeOf(t, registry).want(t, "cdc_relay_rows_set_aside_total", 1)
 }
 
+// The server sends a transaction before others see it.
+func TestARowThatIsNotVisibleYetWaits(t *testing.T) {
+	i := newInstance(t)
+	r, _ := i.confirmed(1, slog.DiscardHandler)
+	one := r.settler.pending.take()
+	must(t, r.settler.settle(t.Context(), one)) // it connects to its first server
+	tx, err := i.db.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	m := one[0].Message
+	m.Server = r.store.Restarts()
+	must(t, tx.QueryRow(t.Context(), `INSERT INTO outbox (routing_key, payload) VALUES ('r', '1')
+		RETURNING id, message_id, pg_current_xact_id()::text::bigint % 4294967296`).Scan(&m.ID, (*[16]byte)(&m.MessageID), &m.XID))
+	must(t, r.settler.settle(t.Context(), one))
+	if rows := r.settler.waiting.rows; len(rows) != 1 || rows[0].Message != m {
+		t.Errorf("waiting: %+v", rows)
+	}
+}
+
 // Ten thousand such rows may be in memory.
 func TestARowSetAsideKeepsNoBody(t *testing.T) {
 	i := newInstance(t)
