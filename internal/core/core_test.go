@@ -134,6 +134,31 @@ func TestAClockThatIsSetBackIsNoticed(t *testing.T) {
 	}
 }
 
+// What was read in an earlier term says nothing about the table now.
+func TestANewTermReadsTheWholeTable(t *testing.T) {
+	c := leading(10)
+	c.BacklogBegan(c.View().Epoch)
+	c.DueBegan()
+	c.EndTerm()
+	c.BeginTerm(Lead{})
+	if v := c.View(); !v.Backlog || !v.Due {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestTooManyInvisibleTransactionsAskForTheWholeTable(t *testing.T) {
+	c := leading(10)
+	c.BacklogBegan(c.View().Epoch)
+	c.lock()
+	for n := range c.mu.unseen.limit + 1 {
+		c.noteUnseen(&outbox.Message{XID: uint32(n + 1)}, 7)
+	}
+	c.mu.Unlock()
+	if v := c.View(); !v.Backlog || v.ForgottenAt == 0 {
+		t.Errorf("%+v", v)
+	}
+}
+
 // leading returns the core of a leader with a window of this many messages, whose publisher is ready. Its time stands
 // still, or a slow machine would lose the lock.
 func leading(window int) *Core {
