@@ -197,7 +197,8 @@ func TestFixPrintsAndRunsTheSafeRepairs(t *testing.T) {
 			t.Errorf("not done: %s\n%s", repair, run.stdout)
 		}
 	}
-	wantValue(t, conn, 1, "SELECT count(*)::int FROM pg_publication_tables WHERE pubname = $1 AND tablename = 'other'", slot)
+	wantValue(t, conn, 1,
+		"SELECT count(*)::int FROM pg_publication_tables WHERE pubname = $1 AND tablename = 'other'", slot)
 	if left := check("--fix"); !strings.Contains(left.stdout, "nothing that --fix repairs") {
 		t.Errorf("objects are left: %s", left.stdout)
 	}

@@ -103,6 +103,30 @@ func literals(t *testing.T, files *token.FileSet, file *ast.File) map[int]string
 	return all
 }
 
+// madeOf returns what a call or a literal names, with its arguments or elements.
+func madeOf(n ast.Node) (name string, args []ast.Expr) {
+	switch n := n.(type) {
+	case *ast.CallExpr:
+		return types.ExprString(n.Fun), n.Args
+	case *ast.CompositeLit:
+		return types.ExprString(n.Type), n.Elts
+	}
+	return "", nil
+}
+
+// textsOf returns the texts of expressions and of all their parts.
+func textsOf(args []ast.Expr) (texts []string) {
+	for _, arg := range args {
+		ast.Inspect(arg, func(n ast.Node) bool {
+			if part, ok := n.(ast.Expr); ok {
+				texts = append(texts, types.ExprString(part))
+			}
+			return true
+		})
+	}
+	return texts
+}
+
 // loggedEvents returns all events in the code, each with its levels. Each line at INFO and above must have an event.
 func loggedEvents(t *testing.T) (all []string) {
 	t.Helper()
@@ -121,32 +145,20 @@ func loggedEvents(t *testing.T) (all []string) {
 	})
 	for _, file := range sources(t, files) {
 		ast.Inspect(file, func(n ast.Node) bool {
-			var called string
-			var args []ast.Expr
-			switch n := n.(type) {
-			case *ast.CallExpr:
-				called, args = types.ExprString(n.Fun), n.Args
-			case *ast.CompositeLit:
-				called, args = types.ExprString(n.Type), n.Elts
-			}
+			called, args := madeOf(n)
 			name := called[strings.LastIndex(called, ".")+1:]
-			level, hasEvent := levelOf[name], false
+			level := levelOf[name]
 			if level == "" || len(args) == 0 || called == "http.Error" || called == "settings.Info" {
 				return true // it logs nothing
 			}
-			for _, arg := range args {
-				ast.Inspect(arg, func(n ast.Node) bool {
-					if part, ok := n.(ast.Expr); ok {
-						text := types.ExprString(part)
-						hasEvent = hasEvent || text == `"event"`
-						if name := names[text]; name != "" {
-							levels[name][level] = true
-						}
-					}
-					return true
-				})
+			texts := textsOf(args)
+			for _, text := range texts {
+				if name := names[text]; name != "" {
+					levels[name][level] = true
+				}
 			}
-			if !hasEvent && name != called && strings.EqualFold(name, level) { // a method of slog.Logger
+			method := name != called && strings.EqualFold(name, level) // of slog.Logger
+			if method && !slices.Contains(texts, `"event"`) {
 				t.Errorf("%s: this line of the log has no event", files.Position(n.Pos()))
 			}
 			return true
