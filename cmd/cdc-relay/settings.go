@@ -167,7 +167,7 @@ func hasPassword(text []byte) bool { return !bytes.Equal(show.Redact(text), text
 // scripts and tests, and those that Kubernetes sets for a Service with a name that begins with cdc-relay.
 func foreignVariable(name string) bool {
 	const (
-		ofScripts = `(TEST|SOAK|BENCH)_.*|ALLOW_SKIPS|BINARY|DOCKER_ROOT|EXAMPLES|FUZZTIME|INSTALL|LONG|PG_BIN` +
+		ofScripts = `(TEST|SOAK|BENCH)_.*|BINARY|DOCKER_ROOT|EXAMPLES|FUZZTIME|INSTALL|LONG|PG_BIN` +
 			`|SERVICES(_DIR|_STATE)?`
 		ofKubernetes = `(.*_)?SERVICE_(HOST|PORT)(_.*)?|(.*_)?PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?`
 	)
