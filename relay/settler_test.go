@@ -353,7 +353,7 @@ func TestEachRowHasItsOwnWait(t *testing.T) {
 	if got := dueIDs(w.due(now.Add(firstWait), 10)); !slices.Equal(got, []int64{2}) {
 		t.Errorf("due: %v", got)
 	}
-	// A row that was settled, and waits again as a new one, begins anew.
+	// A row that was settled, and waits again as a new one, waits briefly at first.
 	now = now.Add(lastWait)
 	w.due(now, 10)
 	w.due(now, 10)

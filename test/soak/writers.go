@@ -171,13 +171,15 @@ func rejected(err error) bool {
 // columns are the columns that the writers fill, and types are those of their values. A scheduled row is due after a
 // number of milliseconds, by the database's clock; COPY cannot do that, so it is the last column.
 func columns() (names, types []string) {
-	return []string{
+	names = []string{
 		"message_id", "exchange", "routing_key", "ordering_key", "payload", "payload_bytes", "headers", "properties",
 		"available_at",
-	}, []string{
+	}
+	types = []string{
 		"$%d::uuid", "$%d::text", "$%d::text", "$%d::text", "$%d::json", "$%d::bytea", "$%d::jsonb", "$%d::jsonb",
 		"clock_timestamp() + $%d::float8 * interval '1 ms'",
 	}
+	return names, types
 }
 
 func (w *writer) insert(ctx context.Context, conn *pgx.Conn, rows []row) error {
